@@ -137,11 +137,11 @@ def _examples_of(table: Path, model: bw.Model, trace: Trace) -> object:
     """Read a table and make its rows the task's examples, traced; return the task."""
     from bertworks.data.tables import read_rows
     from bertworks.inference.engine import labelled_examples
-    from bertworks.tasks.classification import ClassificationTask
+    from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
 
     with trace.running():
         rows = read_rows(table)
-        task = ClassificationTask.from_table(model.tokenizer, rows, ClassificationTask.options())
+        task = ClassificationTask.from_table(model.tokenizer, rows, ClassificationSettings())
         for _ in labelled_examples(task, rows):
             pass
     return task

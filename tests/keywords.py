@@ -37,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypedDict
 '''
-TASKS = [find_labelled_task(task).options for task in LABELLED_TASKS]
+TASKS = [find_labelled_task(task).user_settings() for task in LABELLED_TASKS]
 KEYWORDS: dict[str, tuple[str, tuple[str, ...], Iterable[type[BaseModel]]]] = {
     "TableKeywords": ("Format of a table.", (), [TableOptions]),
     "EngineKeywords": ("Inference.", (), [inference.EngineSettings]),

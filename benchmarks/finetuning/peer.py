@@ -84,7 +84,7 @@ def main() -> None:
     written = yaml.safe_load(options.settings.read_text(encoding="utf-8"))
     kind = find_labelled_task(written["task"])
     settings = settings_of(kind).parse({k: v for k, v in written.items() if k not in _OF_A_RUN})
-    own = kind.options.parse(settings.model_dump(include=set(kind.options.model_fields)))
+    own = kind.user_settings_in(settings)
     tables = [
         read_rows(path, columns=own.named_columns(), header=own.header)
         for path in (options.train, options.dev)

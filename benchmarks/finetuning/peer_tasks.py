@@ -108,10 +108,10 @@ class Texts(PeerTask):
         return {"num_labels": len(getattr(self.settings, "labels", [None]))}
 
     def batch(self, features: Sequence[Any]) -> Batch:
-        columns = self.settings.columns
-        pairs = None if columns.pair is None else [row[columns.pair] for row in features]
+        text, pair = self.settings.text_column, self.settings.pair_column
+        pairs = None if pair is None else [row[pair] for row in features]
         inputs = self.tokenizer(
-            [row[columns.text] for row in features],
+            [row[text] for row in features],
             pairs,
             padding=True,
             truncation=True,
@@ -121,7 +121,7 @@ class Texts(PeerTask):
         return {**inputs, "labels": torch.tensor([self._label(row) for row in features])}
 
     def _label(self, row: Row) -> int | float:
-        column = self.settings.columns.label
+        column = self.settings.label_column
         if hasattr(self.settings, "labels"):
             return int(self.settings.labels.index(read_label_name(row, column, None)))
         return float(row[column])
@@ -155,9 +155,9 @@ class Tagging(PeerTask):
         return {"num_labels": len(self.settings.labels)}
 
     def batch(self, features: Sequence[Any]) -> Batch:
-        columns, names = self.settings.columns, self.settings.labels
+        settings, names = self.settings, self.settings.labels
         inputs = self.tokenizer(
-            [list(row[columns.word]) for row in features],
+            [list(row[settings.word_column]) for row in features],
             is_split_into_words=True,
             padding=True,
             truncation=True,
@@ -169,12 +169,12 @@ class Tagging(PeerTask):
             previous = None
             for place, word in enumerate(inputs.word_ids(index)):
                 if word is not None and word != previous:
-                    labels[index, place] = names.index(row[columns.tag][word])
+                    labels[index, place] = names.index(row[settings.tag_column][word])
                 previous = word
         return {**inputs, "labels": labels}
 
     def measure(self, model: Any, rows: Sequence[Row]) -> dict[str, float]:
-        names, column = self.settings.labels, self.settings.columns.tag
+        names, column = self.settings.labels, self.settings.tag_column
         gold, predicted = [], []
         for part, inputs, outputs in self.outputs(model, rows):
             classes = outputs.logits.argmax(-1)

@@ -230,7 +230,7 @@ def write_start(one: Benchmark, model: str, settings: Mapping[str, Any], folder:
 
     kind = find_labelled_task(one.task)
     run_settings = settings_of(kind).parse(settings)
-    options = kind.options.parse(run_settings.model_dump(include=set(kind.options.model_fields)))
+    options = kind.user_settings_in(run_settings)
     rows = read_rows(tables(one, folder)[0], columns=options.named_columns(), header=options.header)
     start_model = load(model)
     task = kind.from_table(start_model.tokenizer, rows, options)

@@ -94,7 +94,7 @@ def peer(task: str, precision: str, model: Path, table: Path) -> int:
 
     kind = find_labelled_task(TASKS[task][0])
     settings = settings_of(kind).parse({**TASKS[task][1], "epochs": 1})
-    own = kind.options.parse(settings.model_dump(include=set(kind.options.model_fields)))
+    own = kind.user_settings_in(settings)
     rows = read_rows(table, columns=own.named_columns(), header=own.header)
     task_settings = kind.from_table(Tokenizer.load(model), rows, own).settings
     task_ = PEERS[kind.name](AutoTokenizer.from_pretrained(model), task_settings)

@@ -57,12 +57,12 @@ from .settings.keywords import (
 )
 from .settings.literals import SavedPrecision, SimilarityFunction
 from .tasks import is_user_task
+from .tasks.classification import TextClassifierTask
 from .tasks.evaluation import Evaluation
 from .tasks.inputs import iterate_task_rows, open_table
 from .tasks.pretraining.network import PretrainingNetwork
 from .tasks.pretraining.task import PretrainingTask
 from .tasks.task import Network, Prediction, Task
-from .tasks.text_classifier import TextClassifierTask
 from .text.tokenizer import Tokenizer
 from .utils.formatting import format_names, format_number, html_facts
 from .utils.outputs import locked_output

@@ -13,7 +13,6 @@ import torch
 
 import bertworks as bw
 from bertworks.analysis.search import Hit, Index, _relevance, _rerank, _sort_results
-from bertworks.data.schema import Columns
 from bertworks.data.text_inputs import read_texts
 from bertworks.errors import BertworksError, DataError, OutputError, SettingsError
 from bertworks.loading import load
@@ -169,17 +168,17 @@ def reranker(task: Any) -> Model:
     return Model(TOKENIZER, task, task.network(CONFIG).eval())
 
 
-PAIR = Columns(text="one", pair="two", label="label")
+PAIR = {"text_column": "one", "pair_column": "two", "label_column": "label"}
 
 
-def _scoring(columns: Columns) -> RegressionSettings:
-    return RegressionSettings(columns=columns, max_seq_length=32)
+def _scoring(columns: dict[str, str]) -> RegressionSettings:
+    return RegressionSettings(max_seq_length=32, **columns)
 
 
 @pytest.mark.long
 def test_a_reranker_has_the_last_word(model: Model) -> None:
     regression = reranker(RegressionTask(TOKENIZER, _scoring(PAIR)))
-    settings = {"columns": PAIR, "labels": ("bad", "good"), "max_seq_length": 32}
+    settings = {**PAIR, "labels": ("bad", "good"), "max_seq_length": 32}
     classes = {
         label: reranker(
             ClassificationTask(
@@ -229,7 +228,7 @@ def test_reranking_equal_scores_keeps_the_order_of_the_candidates(
     texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = {text: float(at // 3) for at, text in enumerate(sorted(set(texts)))}
-    task = RegressionTask(TOKENIZER, RegressionSettings(columns=PAIR, max_seq_length=32))
+    task = RegressionTask(TOKENIZER, _scoring(PAIR))
     one = reranker(task)
     monkeypatch.setattr(one, "predict", lambda pairs: [{"value": scores[b]} for _, b in pairs])
     hits = [Hit(0.0, 0.0, row, f"text {row}", text) for row, text in enumerate(texts)]
@@ -240,7 +239,7 @@ def test_reranking_equal_scores_keeps_the_order_of_the_candidates(
 
 
 def test_reranking_orders_probabilities_that_are_rounded_to_one() -> None:
-    settings = {"columns": PAIR, "labels": ("bad", "good"), "max_seq_length": 32}
+    settings = {**PAIR, "labels": ("bad", "good"), "max_seq_length": 32}
     one = reranker(ClassificationTask(TOKENIZER, ClassificationSettings.parse(settings)))
     relevance = _relevance(one)
     logits = np.array([40.0, 45.0, -800.0, 0.0, 42.0, -50.0, 900.0])
@@ -252,8 +251,8 @@ def test_reranking_orders_probabilities_that_are_rounded_to_one() -> None:
 
 def test_rerankers_that_do_not_tell(model: Model) -> None:
     index = Index.open(model, TEXTS)
-    single = Columns(text="one", label="label")
-    three = {"columns": PAIR, "labels": ("a", "b", "c"), "max_seq_length": 32}
+    single = {"text_column": "one", "label_column": "label"}
+    three = {**PAIR, "labels": ("a", "b", "c"), "max_seq_length": 32}
     for one, says in (
         (model, "trained for nothing"),
         (

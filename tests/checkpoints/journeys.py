@@ -19,7 +19,6 @@ from torch import Tensor
 import bertworks as bw
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.convert.export import PaddedNetwork, write_onnx
-from bertworks.data.schema import Columns
 from bertworks.packed import Packed
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
 
@@ -145,7 +144,7 @@ def onnx(family: str, folder: Path) -> float:
     task = ClassificationTask(
         tokenizer,
         ClassificationSettings(
-            labels=("a", "b", "c"), columns=Columns(text="t", label="l"), max_seq_length=20
+            labels=("a", "b", "c"), text_column="t", label_column="l", max_seq_length=20
         ),
     )
     model = bw.Model(tokenizer, task, task.network(config).eval())

@@ -18,7 +18,6 @@ from bertworks.checkpoints.bundle import _read_index, masked_checksum, read_bund
 from bertworks.checkpoints.tensorflow import original_tensors
 from bertworks.convert.export import missing_settings, write_tensorflow
 from bertworks.convert.model_editing import add_tokens
-from bertworks.data.schema import Columns
 from bertworks.errors import CheckpointError, OutputError
 from bertworks.packed import Packed
 from bertworks.tasks import find_task_class
@@ -146,7 +145,8 @@ def test_models_are_unchanged_by_tensorflows_layout(tmp_path, task):
 def test_tensorflows_layout_keeps_labels_and_limit_and_warns_of_the_rest(tmp_path):
     settings = {
         "labels": ("no", "perhaps", "yes"),
-        "columns": Columns(text="text", label="label"),
+        "text_column": "text",
+        "label_column": "label",
         "max_seq_length": 24,
         "truncation": "windows",
         "stride": 4,
@@ -448,16 +448,16 @@ def test_an_answering_model_of_the_original_release_is_read(original, tmp_path):
     [
         (
             "tagging",
-            {"labels": ("O", "X"), "spans": False, "columns": {"word": "w"}},
+            {"labels": ("O", "X"), "spans": False, "word_column": "w"},
             "for 'tag_head.",
         ),
         (
             "multilabel",
-            {"labels": ("a", "b"), "columns": {"text": "t"}},
+            {"labels": ("a", "b"), "text_column": "t"},
             "no classifiers of several labels per row",
         ),
         ("choice", {}, "for 'choice_head."),
-        ("translation", {"columns": {"source": "s", "target": "t"}}, "for 'decoder."),
+        ("translation", {"source_column": "s", "target_column": "t"}, "for 'decoder."),
     ],
 )
 def test_a_task_that_tensorflows_layout_does_not_have(tmp_path, kind, settings, says):

@@ -18,7 +18,8 @@ from bertworks.convert.export import PaddedNetwork, write_onnx
 from bertworks.errors import CheckpointError
 from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.packed import Batch
-from bertworks.tasks import find_task_class
+from bertworks.tasks import choice, find_task_class
+from bertworks.tasks.answering import answers
 from bertworks.tasks.answering.network import AnsweringNetwork
 from bertworks.tasks.answering.task import AnsweringTask
 from bertworks.tasks.choice import ChoiceNetwork, ChoiceTask
@@ -45,13 +46,13 @@ def test_all_but_gpt_have_them():
 
 
 EXPORTED_TASKS = {
-    "tagging": (TaggingTask, {"labels": ("O", "B-X"), "spans": True, "columns": {"word": "w"}}),
-    "answering": (AnsweringTask, {}),
-    "choice": (ChoiceTask, {}),
-    "regression": (RegressionTask, {"columns": {"text": "t"}}),
+    "tagging": (TaggingTask, {"labels": ("O", "B-X"), "spans": True, "word_column": "w"}),
+    "answering": (AnsweringTask, answers.USUAL_COLUMNS),
+    "choice": (ChoiceTask, choice.USUAL_COLUMNS),
+    "regression": (RegressionTask, {"text_column": "t"}),
     "regression on the mean": (
         RegressionTask,
-        {"columns": {"text": "t"}, "classifier_pooling": "mean"},
+        {"text_column": "t", "classifier_pooling": "mean"},
     ),
 }
 
@@ -213,7 +214,7 @@ def test_a_choice_model_has_the_same_outputs(family, values, dtype):
 def test_a_classifier_may_use_another_vector(family, pooling, tmp_path):
     tokenizer = bw.Tokenizer.from_vocabulary(journeys.PIECES)
     config = geometry(family, vocab_size=len(journeys.PIECES))
-    settings = {"labels": ("a", "b", "c"), "columns": {"text": "t"}, "max_seq_length": 20}
+    settings = {"labels": ("a", "b", "c"), "text_column": "t", "max_seq_length": 20}
     task = ClassificationTask.from_dict({**settings, "classifier_pooling": pooling}, tokenizer)
     model = bw.Model(tokenizer, task, task.network(config).eval())
     oracles.redraw(model.network)
@@ -260,10 +261,10 @@ def test_a_published_checkpoint_is_the_task_that_it_was_trained_for(family, kind
 
 
 TABLES = {
-    "classification": {"labels": ("a", "b"), "columns": {"text": "t"}},
-    "tagging": {"labels": ("O", "B-X"), "spans": True, "columns": {"word": "w"}},
-    "answering": {},
-    "choice": {},
+    "classification": {"labels": ("a", "b"), "text_column": "t"},
+    "tagging": {"labels": ("O", "B-X"), "spans": True, "word_column": "w"},
+    "answering": answers.USUAL_COLUMNS,
+    "choice": choice.USUAL_COLUMNS,
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 import bertworks as bw
 from bertworks.checkpoints.sentence import SentenceSettings, with_limit
 from bertworks.errors import BertworksWarning
+from bertworks.tasks.answering.answers import USUAL_COLUMNS
 from bertworks.tasks.answering.task import AnsweringTask
 from tests.checkpoints.journeys import PIECES
 from tests.checkpoints.oracles import geometry
@@ -51,7 +52,7 @@ def test_published_answering_models_read_windows_of_384_tokens(positions, expect
     """The length with which SQuAD's models are trained (the original's run_squad.py)."""
     tokenizer = bw.Tokenizer.from_vocabulary(PIECES)
     config = geometry("bert", vocab_size=len(PIECES), max_position_embeddings=positions)
-    task = AnsweringTask.from_dict({"max_seq_length": 20, "stride": 4}, tokenizer)
+    task = AnsweringTask.from_dict({**USUAL_COLUMNS, "max_seq_length": 20, "stride": 4}, tokenizer)
     bw.Model(tokenizer, task, task.network(config)).save(tmp_path)
     (tmp_path / "bertworks.json").unlink()  # as another tool saves it
     settings = bw.load(tmp_path, device="cpu").task.settings

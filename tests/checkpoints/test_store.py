@@ -31,7 +31,6 @@ from bertworks.checkpoints.other_families import TITLES
 from bertworks.checkpoints.tensors import read_tensors
 from bertworks.checkpoints.weights import _read_safetensors, write_weights
 from bertworks.convert.export import write_tensorflow
-from bertworks.data.schema import Columns
 from bertworks.errors import CheckpointError, OutputError
 from bertworks.nn.config import EncoderConfig
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
@@ -57,7 +56,7 @@ def tiny(task_name="pretraining"):
         task = ClassificationTask(
             tokenizer,
             ClassificationSettings(
-                labels=("no", "yes"), columns=Columns(text="text", label="label"), max_seq_length=40
+                labels=("no", "yes"), text_column="text", label_column="label", max_seq_length=40
             ),
         )
     torch.manual_seed(0)

@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from bertworks.data.rows import LocatedRow
-from bertworks.data.schema import Columns
 from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksWarning, CheckpointError, DataError, OutputError
 from bertworks.inference.engine import by_tokens, labelled_examples, predict
@@ -49,8 +48,8 @@ CONFIG = EncoderConfig(
 @pytest.fixture
 def task() -> ClassificationTask:
     tokenizer = Tokenizer.from_vocabulary(PIECES)
-    columns = Columns(text="text", label="label")
-    settings = ClassificationSettings(labels=("x", "y"), columns=columns, max_seq_length=32)
+    columns = {"text_column": "text", "label_column": "label"}
+    settings = ClassificationSettings(labels=("x", "y"), max_seq_length=32, **columns)
     return ClassificationTask(tokenizer, settings)
 
 

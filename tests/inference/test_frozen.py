@@ -23,7 +23,8 @@ def task_of(**settings) -> TaggingTask:
         {
             "labels": ("O", "B-NAME", "I-NAME"),
             "spans": True,
-            "columns": {"word": "words", "tag": "tags"},
+            "word_column": "words",
+            "tag_column": "tags",
             **settings,
         },
         Tokenizer.from_vocabulary(WORD_PIECES),

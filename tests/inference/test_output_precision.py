@@ -13,7 +13,6 @@ from bertworks.nn.config import EncoderConfig
 from bertworks.nn.encoder import Encoder
 from bertworks.nn.heads import ClassificationHead, MLMHead, NSPHead, ReplacedTokenHead, TokenHead
 from bertworks.packed import Packed
-from bertworks.tasks.retrieval.columns import RetrievalColumns
 from bertworks.tasks.retrieval.network import RetrievalNetwork
 from bertworks.tasks.retrieval.settings import RetrievalSettings
 
@@ -105,7 +104,7 @@ def test_masked_words_in_bfloat16_are_those_of_a_float32_decoder() -> None:
 def test_vectors_of_a_bi_encoder_in_bfloat16_are_float32(pooling: str) -> None:
     torch.manual_seed(0)
     settings = RetrievalSettings(
-        max_seq_length=32, pooling=pooling, columns=RetrievalColumns(query="q", passage="p")
+        max_seq_length=32, pooling=pooling, query_column="q", passage_column="p"
     )
     network = RetrievalNetwork(CONFIG, settings).eval()
     form = frozen_form(network, "bf16")

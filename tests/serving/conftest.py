@@ -17,7 +17,6 @@ import uvicorn
 
 import bertworks as bw
 from bertworks.checkpoints.sentence import SentenceSettings
-from bertworks.data.schema import Columns
 from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.encoder import BareEncoder, Encoder
@@ -26,15 +25,19 @@ from bertworks.serving.models import Models
 from bertworks.serving.security import Keys
 from bertworks.serving.service import Service
 from bertworks.serving.settings import ServeSettings
+from bertworks.tasks.answering import answers
 from bertworks.tasks.answering.settings import AnsweringSettings
 from bertworks.tasks.answering.task import AnsweringTask
-from bertworks.tasks.choice import ChoiceSettings, ChoiceTask
-from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
-from bertworks.tasks.multilabel import MultiLabelSettings, MultiLabelTask
+from bertworks.tasks.choice import USUAL_COLUMNS, ChoiceSettings, ChoiceTask
+from bertworks.tasks.classification import (
+    ClassificationSettings,
+    ClassificationTask,
+    MultiLabelSettings,
+    MultiLabelTask,
+)
 from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.tasks.regression import RegressionSettings, RegressionTask
-from bertworks.tasks.tagging.columns import WordColumns
 from bertworks.tasks.tagging.settings import TaggingSettings
 from bertworks.tasks.tagging.task import TaggingTask
 from bertworks.tasks.task import Task
@@ -65,8 +68,8 @@ def config(**values: Any) -> EncoderConfig:
 
 
 def tasks(tokenizer: Tokenizer) -> dict[str, Task[Any] | None]:
-    single = Columns(text="text", label="label")
-    pairs = Columns(text="text", pair="pair", label="label")
+    single = {"text_column": "text", "label_column": "label"}
+    pairs = {**single, "pair_column": "pair"}
     limit = {"max_seq_length": LIMIT}
     full = InstanceSettings(format="full-sentences")
     labels = ("no", "so", "yes")
@@ -75,26 +78,30 @@ def tasks(tokenizer: Tokenizer) -> dict[str, Task[Any] | None]:
         "pretrained": PretrainingTask(tokenizer, max_length=LIMIT),
         "causal": PretrainingTask(tokenizer, full, causal=True, max_length=LIMIT),
         "classifier": ClassificationTask(
-            tokenizer, ClassificationSettings(labels=labels, columns=single, **limit)
+            tokenizer, ClassificationSettings(labels=labels, **single, **limit)
         ),
-        "topics": MultiLabelTask(
-            tokenizer, MultiLabelSettings(labels=labels, columns=single, **limit)
-        ),
-        "reranker": RegressionTask(tokenizer, RegressionSettings(columns=pairs, **limit)),
+        "topics": MultiLabelTask(tokenizer, MultiLabelSettings(labels=labels, **single, **limit)),
+        "reranker": RegressionTask(tokenizer, RegressionSettings(**pairs, **limit)),
         "tagger": TaggingTask(
             tokenizer,
             TaggingSettings(
                 labels=("O", "B-LOC", "I-LOC"),
                 spans=True,
-                columns=WordColumns(word="words", tag="tags"),
+                word_column="words",
+                tag_column="tags",
                 max_seq_length=16,
                 stride=4,
             ),
         ),
         "answering": AnsweringTask(
-            tokenizer, AnsweringSettings(max_seq_length=24, stride=8, unanswerable=True)
+            tokenizer,
+            AnsweringSettings.parse(
+                {**answers.USUAL_COLUMNS, "max_seq_length": 24, "stride": 8, "unanswerable": True}
+            ),
         ),
-        "choice": ChoiceTask(tokenizer, ChoiceSettings(max_seq_length=LIMIT)),
+        "choice": ChoiceTask(
+            tokenizer, ChoiceSettings.parse({**USUAL_COLUMNS, "first_number": 0, **limit})
+        ),
     }
 
 

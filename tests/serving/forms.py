@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 import bertworks as bw
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
-from bertworks.tasks.retrieval.columns import RetrievalColumns
 from bertworks.tasks.retrieval.settings import RetrievalSettings
 from bertworks.tasks.retrieval.task import RetrievalTask
 from bertworks.text.tokenizer import Tokenizer
@@ -177,14 +176,16 @@ def models(directories: dict[str, str], tmp_path_factory: pytest.TempPathFactory
             tokenizer,
             ClassificationSettings(
                 labels=("no", "so", "yes"),
-                columns={"text": "text", "pair": "pair"},
+                text_column="text",
+                pair_column="pair",
                 max_seq_length=LIMIT,
             ),
         ),
         "retriever": RetrievalTask(
             tokenizer,
             RetrievalSettings(
-                columns=RetrievalColumns(query="query", passage="passage"),
+                query_column="query",
+                passage_column="passage",
                 loss="in-batch",
                 max_seq_length=LIMIT,
             ),

@@ -249,8 +249,7 @@ def test_predict_rows_takes_rows_of_any_task(server: Running, get_model) -> None
 
 def test_rows_of_a_document_are_each_others_context(directories, start, tmp_path) -> None:
     model = bw.load(directories["tagger"], device="cpu")
-    columns = model.task.settings.columns.with_values(document="document")
-    settings = model.task.settings.with_values(columns=columns, document_context=True)
+    settings = model.task.settings.with_values(document_column="document", document_context=True)
     task = type(model.task)(model.tokenizer, settings)
     bw.Model(model.tokenizer, task, model.network).save(tmp_path / "tagger")
     rows = [{"words": ["the", "door", word], "document": word == "deep"} for word in ("a", "deep")]

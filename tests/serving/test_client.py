@@ -152,8 +152,7 @@ def test_copies_of_a_prompt_differ_in_all_requests(server: Running, get_model) -
 
 def test_rows_of_a_document_are_context_in_all_requests(directories, start, tmp_path) -> None:
     model = bw.load(directories["tagger"], device="cpu")
-    columns = model.task.settings.columns.with_values(document="document")
-    settings = model.task.settings.with_values(columns=columns, document_context=True)
+    settings = model.task.settings.with_values(document_column="document", document_context=True)
     task = type(model.task)(model.tokenizer, settings)
     bw.Model(model.tokenizer, task, model.network).save(tmp_path / "tagger")
     words = ["the", "door", "was", "open", "river", "deep", "in", "london"]

@@ -417,8 +417,7 @@ def test_documents_are_found_anew(
     """The server read the column of documents that was saved, whatever the rows have."""
     base = bw.load(directories["tagger"], device="cpu")
     assert base.task is not None
-    columns = base.task.settings.columns.with_values(document="document")
-    changed = base.task.settings.with_values(columns=columns, document_context=True)
+    changed = base.task.settings.with_values(document_column="document", document_context=True)
     task = type(base.task)(base.tokenizer, changed)
     bw.Model(base.tokenizer, task, base.network).save(tmp_path / "tagger")
     word, document = names or ("words", "document")

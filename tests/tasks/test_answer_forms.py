@@ -19,7 +19,7 @@ import bertworks as bw
 from bertworks.data.tables import Table, read_rows
 from bertworks.errors import DataError
 from bertworks.tasks.answering.answers import read_answers
-from bertworks.tasks.answering.settings import AnsweringOptions
+from bertworks.tasks.answering.settings import AnsweringSettings
 from bertworks.tasks.answering.task import AnsweringTask
 from bertworks.text.tokenizer import Tokenizer
 from tests.training.letters import GEOMETRY, WORD_PIECES
@@ -191,7 +191,7 @@ def test_single_answers_have_the_starts_of_their_column(
 def test_targets_are_at_the_places_that_the_file_gives(form: str, tmp_path: Path) -> None:
     questions: list[Question] = [[("ann", at)] for at in PLACES]
     rows = read_rows((FORMS | SINGLE)[form](questions, tmp_path))
-    task = AnsweringTask.from_table(TOKENIZER, rows, AnsweringOptions(max_seq_length=128))
+    task = AnsweringTask.from_table(TOKENIZER, rows, AnsweringSettings(max_seq_length=128))
     examples = task.examples([row.values for row in rows], 0)
     for example, place in zip(examples, PLACES, strict=True):
         ((first, last),) = example.target

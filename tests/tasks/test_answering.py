@@ -21,10 +21,10 @@ from bertworks.data.tables import read_rows
 from bertworks.errors import DataError
 from bertworks.inference.prediction_files import write_predictions
 from bertworks.nn.config import EncoderConfig
-from bertworks.tasks.answering.answers import read_answers
+from bertworks.tasks.answering.answers import USUAL_COLUMNS, read_answers
 from bertworks.tasks.answering.network import AnsweringNetwork
 from bertworks.tasks.answering.scores import exact_match, f1, find_best_threshold
-from bertworks.tasks.answering.settings import AnsweringOptions
+from bertworks.tasks.answering.settings import AnsweringSettings
 from bertworks.tasks.answering.spans import (
     find_best_spans,
     find_max_context,
@@ -42,7 +42,9 @@ TOKENIZER = Tokenizer.from_vocabulary(PIECES, lowercase=False, strip_accents=Fal
 
 
 def make_task(**values: Any) -> AnsweringTask:
-    return AnsweringTask.from_dict({"max_seq_length": 16, "stride": 5, **values}, TOKENIZER)
+    return AnsweringTask.from_dict(
+        {**USUAL_COLUMNS, "max_seq_length": 16, "stride": 5, **values}, TOKENIZER
+    )
 
 
 def row(context: str, answer: str | None, start: object = None) -> Mapping[str, Any]:
@@ -88,7 +90,7 @@ def test_answer_comes_back_where_cls_is_last(answer, start):
     """XLNet's frame: the token that stands for "no answer" is the last one."""
     frame = Frame((), ("[SEP]",), ("[SEP]", "[CLS]"), 1, (("[CLS]", 2),))
     tokenizer = Tokenizer(replace(TOKENIZER.definition, frame=frame))
-    values = {"max_seq_length": 16, "stride": 5, "unanswerable": True}
+    values = {**USUAL_COLUMNS, "max_seq_length": 16, "stride": 5, "unanswerable": True}
     task = AnsweringTask.from_dict(values, tokenizer)
     example = task.example(row("c ab é", answer, start), 7)
     batch = task.collate([example]).to("cpu")
@@ -280,7 +282,7 @@ def test_the_window_with_the_whole_answer_has_the_target():
 def test_removed_characters_at_an_answers_ends_change_no_target(passage, answer, removed_sign):
     """Accents that are stripped and signs without width have no token, nor have they here."""
     tokenizer = Tokenizer.from_vocabulary(PIECES, lowercase=True)
-    task = AnsweringTask.from_dict({"max_seq_length": 16, "stride": 5}, tokenizer)
+    task = AnsweringTask.from_dict({**USUAL_COLUMNS, "max_seq_length": 16, "stride": 5}, tokenizer)
     example, plain_example = (
         task.example(row(passage.replace("~", sign), answer.replace("~", sign)), 0)
         for sign in (removed_sign, "")
@@ -293,7 +295,7 @@ def test_removed_characters_at_an_answers_ends_change_no_target(passage, answer,
 @pytest.mark.parametrize("passage", ["b ~", "b ~ c", "~. b"])
 def test_the_answer_has_the_marks_of_its_last_character(passage, answer):
     tokenizer = Tokenizer.from_vocabulary([*PIECES, "."], lowercase=True)
-    task = AnsweringTask.from_dict({"max_seq_length": 16, "stride": 5}, tokenizer)
+    task = AnsweringTask.from_dict({**USUAL_COLUMNS, "max_seq_length": 16, "stride": 5}, tokenizer)
     context = passage.replace("~", answer)
     example = task.example(row(context, answer, context.index(answer)), 0)
     batch = task.collate([example]).to("cpu")
@@ -600,21 +602,20 @@ def test_columns_are_found_by_their_names():
     task = AnsweringTask.from_table(
         TOKENIZER,
         read_rows([{"query": "a", "passage": "a b", "answer": "b"}]),
-        AnsweringOptions(max_seq_length=16, stride=4),
+        AnsweringSettings(max_seq_length=16, stride=4),
     )
-    own = task.settings
-    assert (own.question, own.context, own.answers) == ("query", "passage", "answer")
-    assert not own.unanswerable
+    assert tuple(task.columns.values())[:3] == ("query", "passage", "answer")
+    assert not task.settings.unanswerable
     unlabelled = read_rows([{"question": "a", "context": "b"}])
-    assert task.for_table(unlabelled, labelled=False).settings.question == "question"
+    assert task.for_table(unlabelled, labelled=False).settings.question_column == "question"
     with pytest.raises(DataError, match=r"cannot tell which column holds the answers; its columns"):
         task.for_table(unlabelled, labelled=True)
     with pytest.raises(DataError, match=r"cannot tell which column holds the passage"):
         task.for_table(read_rows([{"question": "a"}]), labelled=False)
-    named = AnsweringOptions(question_column="2", context_column="c", answers_column="a")
+    named = AnsweringSettings(question_column="2", context_column="c", answers_column="a")
     rows = read_rows([{"c": "a b", "q": "a", "a": "b"}])
-    again = AnsweringTask.from_table(TOKENIZER, rows, named).settings
-    assert (again.question, again.context, again.answers) == ("q", "c", "a")
+    again = AnsweringTask.from_table(TOKENIZER, rows, named)
+    assert tuple(again.columns.values())[:3] == ("q", "c", "a")
 
 
 @pytest.mark.parametrize(
@@ -663,7 +664,7 @@ def test_a_file_with_questions_without_answers_makes_such_a_task(tmp_path):
     document = {"data": [{"title": "t", "paragraphs": [{"context": "a b", "qas": qas}]}]}
     file.write_text(json.dumps(document, indent=1))
     rows = read_rows(file)
-    task = AnsweringTask.from_table(TOKENIZER, rows, AnsweringOptions(max_seq_length=16, stride=4))
+    task = AnsweringTask.from_table(TOKENIZER, rows, AnsweringSettings(max_seq_length=16, stride=4))
     written = tmp_path / "a.tsv"  # where a list of answers is JSON
     write_predictions(written, [(row, {}) for _, row in rows])
     again = task.examples([row for _, row in read_rows(written)], 0)

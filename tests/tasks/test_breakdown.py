@@ -64,7 +64,7 @@ def random_model(task: str, rows: list[dict[str, Any]], **options: Any) -> Model
     tokenizer = Tokenizer.from_vocabulary(PIECES)
     kind = find_labelled_task(task)
     task_object = kind.from_table(
-        tokenizer, read_rows(rows), kind.options.parse({"max_seq_length": 32, **options})
+        tokenizer, read_rows(rows), kind.user_settings().parse({"max_seq_length": 32, **options})
     )
     torch.manual_seed(0)
     network = task_object.network(CONFIG).eval()

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from bertworks.data.tables import read_rows
 from bertworks.errors import DataError
 from bertworks.nn.config import EncoderConfig
-from bertworks.tasks.choice import ChoiceOptions, ChoiceTask
+from bertworks.tasks.choice import USUAL_COLUMNS, ChoiceSettings, ChoiceTask
 from bertworks.text.tokenizer import Tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcd"]
@@ -29,7 +29,8 @@ ROWS = [
 
 
 def make_task(**values):
-    return ChoiceTask.from_dict({"max_seq_length": 16, **values}, TOKENIZER)
+    values = {**USUAL_COLUMNS, "first_number": 0, "max_seq_length": 16, **values}
+    return ChoiceTask.from_dict(values, TOKENIZER)
 
 
 def test_choices_of_a_prompt_are_scored_together():
@@ -65,7 +66,7 @@ def test_choices_of_a_prompt_are_scored_together():
 def test_first_number_is_detected_or_required():
     def task_of(*labels, **options):
         rows = [{"prompt": "a", "choices": ["b", "c", "d"], "label": label} for label in labels]
-        return ChoiceTask.from_table(TOKENIZER, read_rows(rows), ChoiceOptions(**options))
+        return ChoiceTask.from_table(TOKENIZER, read_rows(rows), ChoiceSettings(**options))
 
     assert task_of(1, 0).settings.first_number == 0
     assert task_of(1, 3).settings.first_number == 1
@@ -87,34 +88,34 @@ def test_first_number_is_detected_or_required():
 def test_numbered_columns_come_by_their_numbers():
     names = [f"option{number}" for number in (1, 10, 2, 3, 4, 5, 6, 7, 8, 9)]
     row = {"premise": "a", "question": "cause", **dict.fromkeys(names, "b"), "label": 10}
-    found = ChoiceTask.from_table(TOKENIZER, read_rows([row]), ChoiceOptions()).settings
-    assert found.choices == tuple(f"option{number}" for number in range(1, 11))
-    assert found.prompt == "premise"
+    found = ChoiceTask.from_table(TOKENIZER, read_rows([row]), ChoiceSettings())
+    assert found.choice_columns == tuple(f"option{number}" for number in range(1, 11))
+    assert found.column("prompt") == "premise"
 
 
 def test_columns_are_named_or_guessed(tmp_path):
     file = tmp_path / "codah.tsv"
     file.write_text("x\ta b\tc\td\t2\nx\ta\td\tc\t1\n")
-    options = ChoiceOptions(prompt_column=2, choice_columns="3, 4, ", label_column=5, header=False)
+    options = ChoiceSettings(prompt_column=2, choice_columns="3, 4, ", label_column=5)
     rows = read_rows(file, columns=options.named_columns(), header=False)
     task = ChoiceTask.from_table(TOKENIZER, rows, options)
-    assert (task.settings.prompt, task.settings.choices) == ("2", ("3", "4"))
+    assert (task.column("prompt"), task.choice_columns) == ("2", ("3", "4"))
     assert task.settings.first_number == 1
     assert [one.target for one in task.examples([row.values for row in rows], 0)] == [1, 0]
     swag = read_rows([{"startphrase": "a", "ending0": "b", "ending1": "c", "label": 0}])
-    guessed = ChoiceTask.from_table(TOKENIZER, swag, ChoiceOptions())
-    assert guessed.settings.choices == ("ending0", "ending1")
+    guessed = ChoiceTask.from_table(TOKENIZER, swag, ChoiceSettings())
+    assert guessed.choice_columns == ("ending0", "ending1")
     with pytest.raises(DataError, match="which column holds the choices; its only column"):
-        ChoiceTask.from_table(TOKENIZER, read_rows([{"a": "b"}]), ChoiceOptions())
+        ChoiceTask.from_table(TOKENIZER, read_rows([{"a": "b"}]), ChoiceSettings())
 
 
 def test_letters_count_from_a_whether_or_not_it_occurs():
     rows = [{"prompt": "a", "choices": ["b", "c", "d"], "label": label} for label in "BC"]
-    task = ChoiceTask.from_table(TOKENIZER, read_rows(rows), ChoiceOptions())
+    task = ChoiceTask.from_table(TOKENIZER, read_rows(rows), ChoiceSettings())
     assert [one.target for one in task.examples(rows, 0)] == [1, 2]
     # Also where numbers count from 1.
     numbered = read_rows([{**rows[0], "label": number} for number in (1, 3)])
-    task = ChoiceTask.from_table(TOKENIZER, numbered, ChoiceOptions())
+    task = ChoiceTask.from_table(TOKENIZER, numbered, ChoiceSettings())
     assert [one.target for one in task.examples(rows, 0)] == [1, 2]
 
 
@@ -128,7 +129,7 @@ def test_labels_are_read_for_each_table():
         reader = task.for_table(table, labelled=True)
         return [one.target for one in reader.examples([row.values for row in table], 0)]
 
-    task = ChoiceTask.from_table(TOKENIZER, rows_of("B", "C"), ChoiceOptions())
+    task = ChoiceTask.from_table(TOKENIZER, rows_of("B", "C"), ChoiceSettings())
     assert targets(task, 1, 3, 2) == [0, 2, 1]
     assert targets(task, 1, 0, 2) == [1, 0, 2]
     assert targets(task, "A", "c") == [0, 2]
@@ -138,7 +139,7 @@ def test_labels_are_read_for_each_table():
         targets(task, 1, 2)
     with pytest.raises(DataError, match=r"label '2' .* counts from 0 or from 1: the labels before"):
         task.example(rows_of(2).sample[0], 0)
-    said = ChoiceTask.from_table(TOKENIZER, rows_of("B"), ChoiceOptions(first_number=1))
+    said = ChoiceTask.from_table(TOKENIZER, rows_of("B"), ChoiceSettings(first_number=1))
     assert targets(said, 1, 2) == [0, 1]
 
 

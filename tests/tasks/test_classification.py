@@ -14,7 +14,6 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from bertworks.checkpoints.bert import BERT
 from bertworks.checkpoints.network_weights import load_weights
-from bertworks.data.schema import Columns
 from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksError, DataError, SettingsError
 from bertworks.nn.config import EncoderConfig
@@ -23,9 +22,10 @@ from bertworks.tasks.classification import (
     ClassificationNetwork,
     ClassificationSettings,
     ClassificationTask,
+    MultiLabelSettings,
+    MultiLabelTask,
 )
 from bertworks.tasks.labels import count_labels, read_label_names, sort_labels
-from bertworks.tasks.multilabel import MultiLabelSettings, MultiLabelTask
 from bertworks.tasks.summary import DataSummary
 from bertworks.text.tokenizer import Tokenizer
 
@@ -51,7 +51,9 @@ def tokenizer() -> Tokenizer:
 def make_task(tokenizer: Tokenizer, **values: Any) -> ClassificationTask:
     settings = {
         "labels": ("neg", "pos", "meh"),
-        "columns": Columns(text="text", pair="pair", label="label"),
+        "text_column": "text",
+        "pair_column": "pair",
+        "label_column": "label",
         "max_seq_length": 16,
         **values,
     }
@@ -61,7 +63,9 @@ def make_task(tokenizer: Tokenizer, **values: Any) -> ClassificationTask:
 def make_multilabel_task(tokenizer: Tokenizer) -> MultiLabelTask:
     settings = {
         "labels": ("neg", "pos", "meh"),
-        "columns": Columns(text="text", pair="pair", label="label"),
+        "text_column": "text",
+        "pair_column": "pair",
+        "label_column": "label",
         "max_seq_length": 16,
     }
     return MultiLabelTask(tokenizer, MultiLabelSettings.parse(settings))
@@ -142,7 +146,7 @@ def test_settings_survive_saving(tokenizer: Tokenizer) -> None:
 
 
 def test_metrics_equal_those_by_hand(tokenizer: Tokenizer) -> None:
-    task = make_task(tokenizer, labels=("no", "yes"), columns=Columns(text="text", label="label"))
+    task = make_task(tokenizer, labels=("no", "yes"), pair_column=None)
     evaluator = task.evaluator()
     gold = ["yes"] * 5 + ["no"] * 5
     predicted = [
@@ -259,8 +263,7 @@ def test_lists_of_labels_in_text_are_json() -> None:
 
 
 def test_a_model_that_does_not_say_takes_texts_and_pairs(tokenizer: Tokenizer) -> None:
-    columns = Columns(text="text", label="label")
-    task = make_task(tokenizer, columns=columns, is_pair_optional=True)
+    task = make_task(tokenizer, pair_column=None, is_pair_optional=True)
 
     def texts_of(table: Any, *, labelled: bool = False) -> list[tuple[str, ...]]:
         rows = read_rows(table)
@@ -276,11 +279,11 @@ def test_a_model_that_does_not_say_takes_texts_and_pairs(tokenizer: Tokenizer) -
 
 
 def test_another_table_may_have_other_columns(tokenizer: Tokenizer) -> None:
-    task = make_task(tokenizer, columns=Columns(text="sentence", label="label"))
+    task = make_task(tokenizer, text_column="sentence", pair_column=None)
     same = read_rows([{"sentence": "a", "label": "pos"}])
     assert task.for_table(same, labelled=True) is task
     other = task.for_table(read_rows([{"text": "a"}]), labelled=False)
-    assert other.settings.columns == Columns(text="text")
+    assert other.columns == {"text": "text", "pair": None, "label": None}
     with pytest.raises(DataError, match="which column holds the label"):
         task.for_table(read_rows([{"text": "a"}]), labelled=True)
     with pytest.raises(DataError, match="takes single texts, and the table has pairs"):

@@ -15,7 +15,7 @@ from bertworks.data.tables import read_rows
 from bertworks.errors import DataError
 from bertworks.inference.engine import labelled_examples
 from bertworks.model import Model
-from bertworks.tasks.tagging.settings import TaggingOptions
+from bertworks.tasks.tagging.settings import TaggingSettings
 from bertworks.tasks.tagging.task import TaggingTask
 from bertworks.text.tokenizer import Tokenizer
 
@@ -28,12 +28,13 @@ TOKENIZER = Tokenizer.from_vocabulary(PIECES)
 
 
 def tagger(**values: Any) -> TaggingTask:
-    columns = {"word": "words", "tag": "tags", "document": "document"}
     return TaggingTask.from_dict(
         {
             "labels": ("X", "Y", "Z"),
             "spans": False,
-            "columns": columns,
+            "word_column": "words",
+            "tag_column": "tags",
+            "document_column": "document",
             "document_context": True,
             "max_seq_length": ROOM + 2,
             **values,
@@ -162,13 +163,13 @@ def test_borders_of_conll_documents_are_read(tmp_path, text, documents):
     documents_in_file = groupby(rows, lambda row: row.values["document"])
     joined = [" ".join("".join(row.values["1"]) for row in group) for _, group in documents_in_file]
     assert joined == documents
-    task = TaggingTask.from_table(TOKENIZER, rows, TaggingOptions(document_context=True))
+    task = TaggingTask.from_table(TOKENIZER, rows, TaggingSettings(document_context=True))
     assert task.columns_text == "words = '1', tags = '2', document = 'document'"
     examples = list(labelled_examples(task, rows))
     texts = ["".join(TOKENIZER.tokens(one.sequences[0].input_ids)[1:-1]) for one in examples]
     assert texts == [group.replace(" ", "") for group in documents for _ in group.split()]
     assert [one.target.tolist() for one in examples] == [[0, 1], [0], [1]]
-    plain_task = TaggingTask.from_table(TOKENIZER, rows, TaggingOptions())
+    plain_task = TaggingTask.from_table(TOKENIZER, rows, TaggingSettings())
     plain_examples = labelled_examples(plain_task, rows)
     assert [len(one.sequences[0].input_ids) for one in plain_examples] == [
         4,
@@ -196,9 +197,9 @@ def test_a_table_needs_a_column_of_documents(tmp_path):
     rows = [{"words": ["a"], "tags": ["X"], "book": 1}, {"words": ["b"], "tags": ["Y"], "book": 1}]
     table, options = read_rows(rows), {"document_context": True}
     with pytest.raises(DataError, match=r"which rows are of one document.*document_column=NAME"):
-        TaggingTask.from_table(TOKENIZER, table, TaggingOptions(**options))
+        TaggingTask.from_table(TOKENIZER, table, TaggingSettings(**options))
     task = TaggingTask.from_table(
-        TOKENIZER, table, TaggingOptions(document_column="book", **options)
+        TOKENIZER, table, TaggingSettings(document_column="book", **options)
     )
     rebuilt_task = TaggingTask.from_dict(task.to_dict(), TOKENIZER)
     first, _ = labelled_examples(rebuilt_task, table)

@@ -18,30 +18,34 @@ from bertworks.errors import BertworksWarning, DataError
 from bertworks.inference.prediction_files import write_predictions
 from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
-from bertworks.tasks import LABELLED_TASKS, find_labelled_task
+from bertworks.tasks import LABELLED_TASKS, choice, find_labelled_task
+from bertworks.tasks.answering import answers
 from bertworks.text.definition import Frame, WordPieceDefinition
 from bertworks.text.tokenizer import Tokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
 LONG = "ab " * 100_000
-COLUMNS = {"text": "text", "label": "label"}
+COLUMNS = {"text_column": "text", "label_column": "label"}
 TASKS: dict[str, dict[str, Any]] = {
-    "classification": {"labels": ["n", "p"], "columns": COLUMNS},
-    "multilabel": {"labels": ["n", "p"], "columns": COLUMNS},
-    "regression": {"columns": COLUMNS},
+    "classification": {"labels": ["n", "p"], **COLUMNS},
+    "multilabel": {"labels": ["n", "p"], **COLUMNS},
+    "regression": {**COLUMNS},
     "tagging": {
         "labels": ["O", "B-PER", "I-PER"],
         "spans": True,
-        "columns": {"word": "words", "tag": "tags"},
+        "word_column": "words",
+        "tag_column": "tags",
     },
-    "answering": {"stride": 32, "unanswerable": True},
-    "choice": {},
+    "answering": {**answers.USUAL_COLUMNS, "stride": 16, "unanswerable": True},
+    "choice": {**choice.USUAL_COLUMNS, "first_number": 0},
     "retrieval": {
-        "columns": {"query": "a", "passage": "b", "score": "score"},
+        "query_column": "a",
+        "passage_column": "b",
+        "score_column": "score",
         "loss": "cosine",
         "score_range": [0, 5],
     },
-    "translation": {"columns": {"source": "text", "target": "other"}},
+    "translation": {"source_column": "text", "target_column": "other"},
 }
 
 
@@ -147,7 +151,7 @@ def test_empty_text_without_a_frame_is_refused(task: str, row: dict[str, Any]) -
     with pytest.raises(DataError, match=r"a\.tsv:2: a text has no tokens. Leave the row out."):
         own.examples([row], 0, where=["a.tsv:2"], labelled=False)
     with pytest.raises(DataError, match="no special tokens around a question and its passage"):
-        find_labelled_task("answering").from_dict({}, tokenizer)
+        find_labelled_task("answering").from_dict(TASKS["answering"], tokenizer)
 
 
 def test_training_rows_of_one_class_are_refused() -> None:
@@ -155,10 +159,10 @@ def test_training_rows_of_one_class_are_refused() -> None:
     kind = find_labelled_task("classification")
     rows = read_rows([{"text": "a", "label": "p"}] * 2)
     with pytest.raises(DataError, match=r"needs two different labels, .* holds 'p'"):
-        kind.from_table(tokenizer, rows, kind.options())
+        kind.from_table(tokenizer, rows, kind.user_settings()())
     kind = find_labelled_task("tagging")
     rows = read_rows([{"words": ["a"], "tags": ["X"]}])
-    assert kind.from_table(tokenizer, rows, kind.options()).settings.labels == ("X",)
+    assert kind.from_table(tokenizer, rows, kind.user_settings()()).settings.labels == ("X",)
 
 
 @pytest.mark.filterwarnings("ignore:.*the tokenizer removes all characters")

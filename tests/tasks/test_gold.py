@@ -17,9 +17,12 @@ from sklearn.metrics import accuracy_score
 import bertworks as bw
 from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksWarning, DataError, SettingsError
-from bertworks.tasks.classification import ClassificationOptions, ClassificationTask
+from bertworks.tasks.classification import (
+    ClassificationSettings,
+    ClassificationTask,
+    MultiLabelSettings,
+)
 from bertworks.tasks.labels import find_unlabelled_marks
-from bertworks.tasks.multilabel import MultiLabelOptions
 from bertworks.text.tokenizer import Tokenizer
 from tests.training.letters import GEOMETRY, WORD_PIECES
 
@@ -40,7 +43,7 @@ def rows_of(labels: list[Any]) -> list[dict[str, Any]]:
 
 
 def labels_of(labels: list[Any], **options: Any) -> tuple[str, ...]:
-    rows, asked = read_rows(rows_of(labels)), ClassificationOptions.parse(options)
+    rows, asked = read_rows(rows_of(labels)), ClassificationSettings.parse(options)
     return ClassificationTask.from_table(TOKENIZER, rows, asked).labels
 
 
@@ -135,7 +138,7 @@ def test_user_may_keep_a_mark_as_a_class_or_name_one() -> None:
         assert labels_of([-1, 0, 1] * 2) == ("-1", "0", "1")
     assert labels_of([-1, 0, 1] * 2, no_label="-1") == ("0", "1")
     with pytest.raises(SettingsError, match="no_label"):
-        MultiLabelOptions.parse({"no_label": "-"})
+        MultiLabelSettings.parse({"no_label": "-"})
 
 
 def test_evaluation_follows_the_labels_of_the_model(tmp_path: Path) -> None:
@@ -193,7 +196,7 @@ def test_two_classes_and_no_label_are_known_from_the_description() -> None:
     table = pa.table({"text": ["a", "b", "c", "d"], "label": [0, 1, -1, 1]})
     metadata = {b"huggingface": json.dumps(build_description(["no", "yes"], "single")).encode()}
     rows = read_rows(table.replace_schema_metadata(metadata))
-    assert ClassificationTask.from_table(TOKENIZER, rows, ClassificationOptions()).labels == (
+    assert ClassificationTask.from_table(TOKENIZER, rows, ClassificationSettings()).labels == (
         "no",
         "yes",
     )

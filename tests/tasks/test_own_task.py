@@ -130,8 +130,8 @@ def test_a_saved_model_has_its_head_under_its_own_name(run: Path, table: Path) -
 
 @pytest.mark.parametrize("names", [("no", "yes"), ("no", "perhaps", "yes")])
 def test_f1_is_of_the_last_of_two_classes(relation_task: Any, names: tuple[str, ...]) -> None:
-    columns = {role: role for role in ("words", "first", "second", "label")}
-    values = {"columns": columns, "labels": names, "max_seq_length": 12}
+    columns = {f"{role}_column": role for role in ("words", "first", "second", "label")}
+    values = {**columns, "labels": names, "max_seq_length": 12}
     task = relation_task.from_dict(values, tiny().tokenizer)
     gold, logits = torch.tensor([0, 1, 1, 1]), torch.eye(len(names))[[0, 0, 1, 1]]
     rows = [{"words": ["a"], "first": [0, 1], "second": [0, 1]}] * 4

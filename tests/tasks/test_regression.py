@@ -14,20 +14,21 @@ from bertworks.data.tables import read_rows
 from bertworks.errors import DataError, SettingsError
 from bertworks.inference.prediction_files import write_predictions
 from bertworks.tasks.classification import (
-    ClassificationOptions,
+    ClassificationSettings,
     ClassificationTask,
+    MultiLabelSettings,
+    MultiLabelTask,
 )
 from bertworks.tasks.labels import count_labels, read_label_names
-from bertworks.tasks.multilabel import MultiLabelOptions, MultiLabelTask
 from bertworks.tasks.regression import RegressionTask
-from bertworks.tasks.texts import TextOptions
+from bertworks.tasks.texts import TextSettings
 from tests.tasks.test_choice import CONFIG, TOKENIZER
 
 ROWS = [{"text": "a b", "score": 1.5}, {"text": "c", "score": -2}, {"text": "d a b", "score": "3"}]
 
 
 def regression():
-    options = TextOptions(label_column="score", max_seq_length=16)
+    options = TextSettings(label_column="score", max_seq_length=16)
     return RegressionTask.from_table(TOKENIZER, read_rows(ROWS), options)
 
 
@@ -72,7 +73,7 @@ def test_number_beyond_float32_is_refused(value):
 
 def multilabel_task(**values):
     rows = [{"text": "a", "label": "x,y"}, {"text": "b", "label": ""}, {"text": "c", "label": "y"}]
-    options = MultiLabelOptions(max_seq_length=16, **values)
+    options = MultiLabelSettings(max_seq_length=16, **values)
     return MultiLabelTask.from_table(TOKENIZER, read_rows(rows), options), rows
 
 
@@ -114,7 +115,7 @@ def test_predicted_labels_can_be_training_labels(tmp_path):
 
 def test_rare_classes_can_count_for_more():
     rows = [{"text": "a", "label": "x"}] * 3 + [{"text": "b", "label": "y"}]
-    options = ClassificationOptions(balance_classes=True, label_smoothing=0.1, max_seq_length=16)
+    options = ClassificationSettings(balance_classes=True, label_smoothing=0.1, max_seq_length=16)
     task = ClassificationTask.from_table(TOKENIZER, read_rows(rows), options)
     assert task.settings.class_weights == pytest.approx((4 / 2 / 3, 4 / 2))
     network = task.network(CONFIG).eval()
@@ -134,7 +135,7 @@ def test_smoothed_loss_is_the_formula(balance, smoothing):
     """Szegedy et al. 2016, section 7: the target is (1 - e) for the label, plus e / K for each."""
     texts = ("a", "b", "c", "a b", "b c", "c a", "a b c")
     rows = [{"text": text, "label": label} for text, label in zip(texts, "xxxxyyz", strict=True)]
-    options = ClassificationOptions(
+    options = ClassificationSettings(
         balance_classes=balance, label_smoothing=smoothing, max_seq_length=16
     )
     task = ClassificationTask.from_table(TOKENIZER, read_rows(rows), options)
@@ -156,15 +157,15 @@ def test_smoothed_loss_is_the_formula(balance, smoothing):
 @pytest.mark.parametrize("name", ["label_smoothing", "positive_label", "no_label"])
 def test_multilabel_has_no_settings_of_single_labels(name):
     with pytest.raises(SettingsError, match=f"unknown setting '{name}'"):
-        MultiLabelOptions.parse({name: 0.1})
+        MultiLabelSettings.parse({name: 0.1})
 
 
 @pytest.mark.parametrize("kind", [ClassificationTask, RegressionTask])
 def test_vectors_of_both_orders_are_added(kind):
     """GPT's similarity: what the output layer makes of the sum of both vectors."""
     rows = [{"text": "a b", "pair": "c", "label": 1}, {"text": "d", "pair": "a", "label": 0}]
-    columns = {"text": "text", "pair": "pair", "label": "label"}
-    settings = {"columns": columns, "max_seq_length": 16, "both_orders": True}
+    columns = {f"{role}_column": role for role in ("text", "pair", "label")}
+    settings = {**columns, "max_seq_length": 16, "both_orders": True}
     if kind is ClassificationTask:
         settings["labels"] = ("0", "1")
     task = kind.from_dict(settings, TOKENIZER)
@@ -190,7 +191,9 @@ def test_vectors_of_both_orders_are_added(kind):
 @pytest.mark.parametrize("truncation", ["first", "second"])
 def test_same_text_is_truncated_in_both_orders(truncation):
     settings = {
-        "columns": {"text": "text", "pair": "pair", "label": "label"},
+        "text_column": "text",
+        "pair_column": "pair",
+        "label_column": "label",
         "max_seq_length": 6,
         "both_orders": True,
         "truncation": truncation,
@@ -211,7 +214,7 @@ def test_same_text_is_truncated_in_both_orders(truncation):
 
 def test_multilabel_learns_a_label_that_every_row_has():
     rows = [{"text": "a", "label": "x,y"}, {"text": "b", "label": "x"}]
-    options = MultiLabelOptions(balance_classes=True)
+    options = MultiLabelSettings(balance_classes=True)
     task = MultiLabelTask.from_table(TOKENIZER, read_rows(rows), options)
     assert dict(zip(task.settings.labels, task.settings.class_weights, strict=True)) == {
         "x": 0.5,
@@ -224,7 +227,7 @@ def test_next_pieces_are_not_learned_of_windows():
         ClassificationTask.from_dict(
             {
                 "labels": ("x", "y"),
-                "columns": {"text": "text"},
+                "text_column": "text",
                 "lm_weight": 0.5,
                 "truncation": "windows",
             },
@@ -234,7 +237,7 @@ def test_next_pieces_are_not_learned_of_windows():
 
 def test_orders_are_of_pairs():
     with pytest.raises(SettingsError, match="both_orders=true is for pairs of texts"):
-        RegressionTask.from_dict({"columns": {"text": "text"}, "both_orders": True}, TOKENIZER)
+        RegressionTask.from_dict({"text_column": "text", "both_orders": True}, TOKENIZER)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksWarning, DataError
 from bertworks.inference.engine import labelled_examples
 from bertworks.tasks.tagging.notation import find_notation, find_span_warning, read_tag
-from bertworks.tasks.tagging.settings import TaggingOptions
+from bertworks.tasks.tagging.settings import TaggingSettings
 from bertworks.tasks.tagging.tags import Span, find_spans
 from bertworks.tasks.tagging.task import TaggingTask
 from bertworks.text.tokenizer import Tokenizer
@@ -269,7 +269,7 @@ def test_tags_that_only_look_like_spans_are_warned_of(tags):
     names = tags.split()
     rows = read_rows([{"words": names, "tags": names}])
     with pytest.warns(BertworksWarning, match="tags are read one by one"):
-        task = TaggingTask.from_table(TOKENIZER, rows, TaggingOptions())
+        task = TaggingTask.from_table(TOKENIZER, rows, TaggingSettings())
     assert not task.settings.spans
     assert any("tags are read one by one" in one for one in score_of([names], [names]).notes)
 
@@ -282,7 +282,7 @@ def test_all_notations_teach_the_same(name, spelling, scheme):
     small = spelling in ("b_per", "per.b")
     tags = respell(SCHEMES[name][0](expected, 9), spelling)
     rows = read_rows([{"words": ["ab"] * 9, "tags": tags}])
-    task = TaggingTask.from_table(TOKENIZER, rows, TaggingOptions(scheme=scheme))
+    task = TaggingTask.from_table(TOKENIZER, rows, TaggingSettings(scheme=scheme))
     assert task.settings.spans
     assert task.best_metric == "f1"
     reader = task.for_table(rows, labelled=True)
@@ -302,7 +302,7 @@ def test_all_notations_teach_the_same(name, spelling, scheme):
 
 def test_another_notation_in_dev_is_read_by_the_types_of_training():
     train = read_rows([{"words": ["a", "b", "c"], "tags": ["B-PER", "I-PER", "O"]}])
-    task = TaggingTask.from_table(TOKENIZER, train, TaggingOptions())
+    task = TaggingTask.from_table(TOKENIZER, train, TaggingSettings())
     dev = read_rows([{"words": ["a", "b", "c"], "tags": ["PER_B", "PER_E", "out"]}])
     reader = task.for_table(dev, labelled=True)
     (example,) = labelled_examples(reader, dev)
@@ -315,7 +315,7 @@ def test_another_notation_in_dev_is_read_by_the_types_of_training():
 def test_words_that_are_none_are_not_trained():
     words = ["[CLS]", "ab", "##c", "d", "[SEP]"]
     rows = read_rows([{"words": words, "tags": ["[CLS]", "B-PER", "X", "O", "[SEP]"]}])
-    task = TaggingTask.from_table(TOKENIZER, rows, TaggingOptions())
+    task = TaggingTask.from_table(TOKENIZER, rows, TaggingSettings())
     assert task.labels == ("O", "B-PER", "I-PER")
     (example,) = labelled_examples(task, rows)
     assert example.words == ["ab", "d"]
@@ -325,7 +325,7 @@ def test_words_that_are_none_are_not_trained():
 
 def test_plain_is_a_scheme():
     rows = read_rows([{"words": ["a", "b"], "tags": ["B-PER", "O"]}])
-    task = TaggingTask.from_table(TOKENIZER, rows, TaggingOptions(scheme="plain"))
+    task = TaggingTask.from_table(TOKENIZER, rows, TaggingSettings(scheme="plain"))
     assert (task.labels, task.settings.spans) == (("B-PER", "O"), False)
 
 

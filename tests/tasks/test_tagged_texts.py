@@ -23,7 +23,7 @@ from bertworks.errors import BertworksWarning
 from bertworks.explorer.inputs import encode_input
 from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
-from bertworks.tasks.tagging.settings import TaggingOptions
+from bertworks.tasks.tagging.settings import TaggingSettings
 from bertworks.tasks.tagging.task import TaggingTask
 from bertworks.tasks.tagging.text_words import Spellings, find_spellings
 from bertworks.text.tokenizer import Tokenizer
@@ -63,7 +63,8 @@ def tagger(path: Path, spellings: tuple[str, ...] = (), **normalization: Any) ->
         {
             "labels": LABELS,
             "spans": True,
-            "columns": {"word": "words", "tag": "tags"},
+            "word_column": "words",
+            "tag_column": "tags",
             "spellings": spellings,
             "decoding": "free",
         },
@@ -236,7 +237,7 @@ def test_the_case_of_spellings_matters_to_a_cased_tokenizer():
 def test_a_trained_tagger_saves_the_spellings_of_its_training_data():
     rows = read_rows([{"words": ["Obama", "'s", "U.S."], "tags": ["B-PER", "O", "B-LOC"]}])
     tokenizer = Tokenizer.from_vocabulary(PIECES)
-    task = TaggingTask.from_table(tokenizer, rows, TaggingOptions())
+    task = TaggingTask.from_table(tokenizer, rows, TaggingSettings())
     assert task.settings.spellings == ("'s", "U.S.")
     (example,) = task.examples([{"text": "Obama's U.S."}], 0, labelled=False)
     assert example.words == ["Obama", "'s", "U.S."]
@@ -247,7 +248,8 @@ def test_a_word_without_visible_characters_is_unknown_with_a_warning():
         {
             "labels": ("X", "Y"),
             "spans": False,
-            "columns": {"word": "words", "tag": "tags"},
+            "word_column": "words",
+            "tag_column": "tags",
         },
         Tokenizer.from_vocabulary(PIECES),
     )

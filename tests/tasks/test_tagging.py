@@ -18,7 +18,7 @@ from bertworks.errors import DataError
 from bertworks.nn.config import EncoderConfig
 from bertworks.tasks.tagging.notation import find_notation, read_tag
 from bertworks.tasks.tagging.scores import compute_span_rates
-from bertworks.tasks.tagging.settings import TaggingOptions
+from bertworks.tasks.tagging.settings import TaggingSettings
 from bertworks.tasks.tagging.tags import (
     Span,
     build_labels,
@@ -193,7 +193,8 @@ def test_decoding_gold_tags_gives_them_again(rows, piece, stride, data):
         {
             "labels": ("X", "Y", "Z"),
             "spans": False,
-            "columns": {"word": "words", "tag": "tags"},
+            "word_column": "words",
+            "tag_column": "tags",
             "max_seq_length": 10,
             "stride": stride,
             "labelled_piece": piece,
@@ -222,7 +223,8 @@ def test_a_word_is_tagged_in_the_window_with_most_context():
         {
             "labels": ("X",),
             "spans": False,
-            "columns": {"word": "words", "tag": "tags"},
+            "word_column": "words",
+            "tag_column": "tags",
             "max_seq_length": 8,
             "stride": 3,
         },
@@ -244,7 +246,8 @@ def test_plain_text_gives_entities_with_characters():
         {
             "labels": build_labels(["PER"], "bio"),
             "spans": True,
-            "columns": {"word": "words", "tag": "tags"},
+            "word_column": "words",
+            "tag_column": "tags",
         },
         tokenizer,
     )
@@ -285,9 +288,9 @@ def test_an_illegal_tag_is_not_predicted():
     ],
 )
 def test_bad_rows_are_refused(row, says):
-    columns = {"word": "words", "tag": "tags"}
+    columns = {"word_column": "words", "tag_column": "tags"}
     task = TaggingTask.from_dict(
-        {"labels": ("X", "Y"), "spans": False, "columns": columns},
+        {"labels": ("X", "Y"), "spans": False, **columns},
         Tokenizer.from_vocabulary(PIECES),
     )
     with pytest.raises(DataError, match=says):
@@ -300,7 +303,8 @@ def test_an_unknown_tag_among_those_of_spans_is_an_error(tag):
         {
             "labels": build_labels(["PER"], "bio"),
             "spans": True,
-            "columns": {"word": "words", "tag": "tags"},
+            "word_column": "words",
+            "tag_column": "tags",
         },
         Tokenizer.from_vocabulary(PIECES),
     )
@@ -324,7 +328,7 @@ def test_training_tags_of_any_scheme_are_learned_as_the_task_has_them(scheme, sp
         as_bilou(expected, length),
     ):
         rows = read_rows([{"words": ["ab"] * length, "tags": tags}])
-        options = TaggingOptions(scheme=scheme, **columns)
+        options = TaggingSettings(scheme=scheme, **columns)
         task = TaggingTask.from_table(tokenizer, rows, options)
         (example,) = task.examples([rows.sample[0]], 0)
         learned = [task.settings.labels[number] for number in example.target]
@@ -332,9 +336,9 @@ def test_training_tags_of_any_scheme_are_learned_as_the_task_has_them(scheme, sp
 
 
 def test_a_row_without_words_teaches_nothing():
-    columns = {"word": "words", "tag": "tags"}
+    columns = {"word_column": "words", "tag_column": "tags"}
     task = TaggingTask.from_dict(
-        {"labels": ("X", "Y"), "spans": False, "columns": columns},
+        {"labels": ("X", "Y"), "spans": False, **columns},
         Tokenizer.from_vocabulary(PIECES),
     )
     example = task.example({"words": [], "tags": []}, 0)
@@ -346,7 +350,7 @@ def test_files_of_conll_and_conllu_are_read(tmp_path):
     conll.write_text("-DOCSTART- -X- O\n\nab NN I-PER\ncd NN I-PER\n\n\nef VB O\n")
     rows = read_rows(conll)
     assert [row.where.removeprefix(str(tmp_path)) for row in rows] == ["/a.conll:3", "/a.conll:7"]
-    task = TaggingTask.from_table(Tokenizer.from_vocabulary(PIECES), rows, TaggingOptions())
+    task = TaggingTask.from_table(Tokenizer.from_vocabulary(PIECES), rows, TaggingSettings())
     assert task.settings.labels == ("O", "B-PER", "I-PER")
     examples = task.examples([row.values for row in rows], 0)
     assert [example.target.tolist() for example in examples] == [[1, 2], [0]]

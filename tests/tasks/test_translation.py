@@ -72,7 +72,7 @@ def test_a_toy_language_is_learned_saved_and_opened(tmp_path: Path) -> None:
 def test_bleu_is_of_the_corpus_and_losses_are_means_of_tokens() -> None:
     sacrebleu = pytest.importorskip("sacrebleu")
     task = TranslationTask.from_dict(
-        {"columns": {"source": "source", "target": "target"}},
+        {"source_column": "source", "target_column": "target"},
         Tokenizer.from_vocabulary(PIECES, lowercase=False),
     )
     evaluator = task.evaluator()
@@ -139,7 +139,7 @@ def test_onnx_has_no_decoder(tmp_path: Path) -> None:
     """The encoder alone was written."""
     pytest.importorskip("onnxscript")
     model = fresh()
-    settings = {"columns": {"source": "s", "target": "t"}, "max_seq_length": 12}
+    settings = {"source_column": "s", "target_column": "t", "max_seq_length": 12}
     task = TranslationTask.from_dict(settings, model.tokenizer)
     translator = Model(model.tokenizer, task, task.network(model.encoder.config).eval())
     says = r"for translation cannot be written as ONNX: .* without 'decoder\.\S+'.* --task encoder"

@@ -110,7 +110,7 @@ ROWS = read_rows(TRAIN[:40])
 TASK = ClassificationTask.from_table(
     Tokenizer.from_vocabulary(PIECES),
     ROWS,
-    ClassificationTask.options.parse({"max_seq_length": 32}),
+    ClassificationTask.user_settings().parse({"max_seq_length": 32}),
 )
 
 Weights = dict[str, Tensor]

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from bertworks.data.schema import Columns
 from bertworks.errors import DataError, SettingsError
 from bertworks.loading import load
 from bertworks.model import Model
@@ -181,7 +180,7 @@ def test_rows_that_teach_nothing_are_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("task", LABELLED_TASKS)
 def test_columns_can_be_called_by_their_numbers(task: str) -> None:
-    options = find_labelled_task(task).options
+    options = find_labelled_task(task).user_settings()
     columns = [name for name in options.model_fields if name.endswith("_column")]
     assert columns
     numbers = {name: number for number, name in enumerate(columns, 1)}
@@ -273,9 +272,7 @@ def test_the_label_of_a_student_may_be_a_column_of_dev_alone(tmp_path: Path) -> 
 def test_the_distillation_loss_is_zero_where_the_student_agrees() -> None:
     config = GEOMETRY.with_values(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     tokenizer = Tokenizer.from_vocabulary(WORD_PIECES)
-    settings = ClassificationSettings(
-        labels=("a", "b"), columns=Columns(text="text"), max_seq_length=32
-    )
+    settings = ClassificationSettings(labels=("a", "b"), text_column="text", max_seq_length=32)
     task = DistilledTask(tokenizer, settings, 3.0)
     network = task.network(config).double()
     examples = task.examples([{"text": "x"}, {"text": "a b"}], 0, labelled=False)

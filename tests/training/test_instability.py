@@ -11,9 +11,7 @@ import pytest
 
 from bertworks.data.tables import read_rows
 from bertworks.model import Model
-from bertworks.tasks.classification import ClassificationTask
-from bertworks.tasks.multilabel import MultiLabelTask
-from bertworks.tasks.text_classifier import TextClassifierTask
+from bertworks.tasks.classification import ClassificationTask, MultiLabelTask, TextClassifierTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.instability import failures, no_better_than_guessing
 from bertworks.training.settings import FinetuneSettings
@@ -104,7 +102,7 @@ def test_baseline_loss_is_the_entropy_of_the_labels(
     kind: type[TextClassifierTask], options: dict[str, Any], expected: bool
 ) -> None:
     rows = read_rows(TRAIN[:30] + TRAIN[:30:2])
-    parsed = kind.options.parse({"max_seq_length": 32, **options})
+    parsed = kind.user_settings().parse({"max_seq_length": 32, **options})
     task = kind.from_table(Tokenizer.from_vocabulary(PIECES), rows, parsed)
     labels = [row.values["label"] for row in rows]
     counts = {name: labels.count(name) for name in ("no", "yes")}

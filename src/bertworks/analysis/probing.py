@@ -25,7 +25,7 @@ from ..inference.settings import TextProbeSettings
 from ..loading import load
 from ..model import Model
 from ..settings.keywords import ProbeKeywords
-from ..tasks.classification import ClassificationOptions, ClassificationTask
+from ..tasks.classification import ClassificationSettings, ClassificationTask
 from ..tasks.gold import GoldRows
 from ..tasks.scores import EXTRA, compute_classification_metrics
 
@@ -81,12 +81,12 @@ def probe(
         "threadpoolctl", EXTRA, "A probe"
     )  # scikit-learn needs it too
     loaded_model = model if isinstance(model, Model) else load(model, device=device)
-    options = ClassificationOptions(
+    options = ClassificationSettings(
         text_column=probe_settings.text_column, label_column=probe_settings.label_column
     )
     tables = [_open_rows(table, probe_settings) for table in (train, dev)]
     task = ClassificationTask.from_table(loaded_model.tokenizer, tables[0], options)
-    if task.settings.columns.pair is not None:
+    if task.settings.pair_column is not None:
         raise DataError(
             f"the rows are pairs of texts: {task.columns_text}",
             where=tables[0].name,
@@ -211,13 +211,12 @@ def _open_rows(table: Table, settings: TextProbeSettings) -> Rows:
 
 def _texts_and_labels(task: ClassificationTask, rows: Rows) -> tuple[list[str], np.ndarray]:
     """Return each row's text, and the index of its class."""
-    columns = task.settings.columns
-    assert columns.label is not None, "labels were asked for"
+    text_column, label_column = task.column("text"), task.column("label")
     texts, labels = [], []
     gold = GoldRows(task, rows)
     for where, row in gold.rows:
-        texts.append(text_of(row, columns.text, where))
-        labels.append(task.read_label(row, columns.label, where))
+        texts.append(text_of(row, text_column, where))
+        labels.append(task.read_label(row, label_column, where))
     if not texts:
         raise DataError("there are no rows", where=rows.name)
     gold.warn()

@@ -37,10 +37,10 @@ from ..inference.sparse import SparseEmbedder
 from ..inference.token_vectors import TokenVectors
 from ..model import Model
 from ..settings.keywords import EngineKeywords, RowKeywords
+from ..tasks.classification import TextClassifierTask
 from ..tasks.regression import RegressionTask
 from ..tasks.retrieval.exact_search import top_k as nearest
 from ..tasks.task import Prediction
-from ..tasks.text_classifier import TextClassifierTask
 from ..utils.atomic_writes import atomic_write
 from ..utils.outputs import check_inputs, locked_output
 
@@ -421,7 +421,7 @@ def _relevance(model: Model) -> Callable[[Prediction], Relevance]:
             f"the reranker was trained for {name}",
             fix="Give a classifier or a regression of pairs of texts.",
         )
-    if task.settings.columns.pair is None and not task.settings.is_pair_optional:
+    if task.settings.pair_column is None and not task.settings.is_pair_optional:
         raise BertworksError("the reranker takes single texts, not pairs")
     if isinstance(task, RegressionTask):
         return lambda answer: Relevance(answer["value"], answer["value"])

@@ -34,7 +34,7 @@ from .static import (
 )
 from .weight_files import read_json
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 
 class PublishedSettings(Settings):

@@ -32,7 +32,7 @@ def settings_in_help(verb: str, task: str | None = None) -> tuple[list[SettingHe
         from ..data.settings import TableOptions
         from ..tasks import find_labelled_task
 
-        task_fields = find_labelled_task(task).options.model_fields
+        task_fields = find_labelled_task(task).user_settings().model_fields
         keys += [key for key in task_fields if key not in TableOptions.model_fields]
     by_key = {setting.key: setting for setting in every}
     settings = [

@@ -387,12 +387,13 @@ class Schema:
         names = {role.display_name: names_of(columns[role.name]) for role in self.roles}
         return ", ".join(f"{role} = {', '.join(map(repr, of))}" for role, of in names.items() if of)
 
-    def options(self, name: str, base: type[SettingsT]) -> type[SettingsT]:
+    def settings(self, name: str, base: type[SettingsT]) -> type[SettingsT]:
         """Create a settings class: the fields of `base`, and one for the column of each role."""
         fields: dict[str, Any] = {}
         for role in self.roles:
             meaning = f"column of the {role.display_name}, by name or number; detected if omitted"
-            fields[role.option] = (str | None, Field(None, description=meaning))
+            kind: Any = str | tuple[str, ...] | None if role.many else str | None
+            fields[role.option] = (kind, Field(None, description=meaning))
         made: type[SettingsT] = create_model(name, __base__=base, **fields)
         return made
 

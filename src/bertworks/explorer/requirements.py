@@ -9,11 +9,11 @@ from pathlib import Path
 from ..errors import BertworksError
 from ..model import Model
 from ..tasks.answering.task import AnsweringTask
+from ..tasks.classification import TextClassifierTask
 from ..tasks.pretraining.replaced_tokens import ReplacedTokensTask
 from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.regression import RegressionTask
 from ..tasks.tagging.task import TaggingTask
-from ..tasks.text_classifier import TextClassifierTask
 
 
 class NoHeadError(BertworksError):

@@ -12,12 +12,11 @@ from torch import Tensor
 from ..errors import DataError, did_you_mean, truncate_repr
 from ..model import Model
 from ..tasks.answering.task import AnsweringTask
-from ..tasks.multilabel import MultiLabelTask
+from ..tasks.classification import MultiLabelTask, TextClassifierTask
 from ..tasks.pretraining.replaced_tokens import ReplacedTokensTask
 from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.regression import RegressionTask
 from ..tasks.tagging.task import TaggingTask
-from ..tasks.text_classifier import TextClassifierTask
 from .inputs import EncodedInput
 from .requirements import Requirement, is_causal_lm, is_masked_lm
 from .target import Target

@@ -14,7 +14,7 @@ from ..nn.config import EncoderConfig
 from ..nn.device import without_weights
 from ..nn.encoder import BareEncoder, Encoder
 from ..packed import Packed
-from ..tasks.classification import ClassificationOptions, ClassificationTask
+from ..tasks.classification import ClassificationSettings, ClassificationTask
 from ..tasks.pretraining.masking import Masker, MaskingSettings
 from ..text.normalization import Normalization
 from ..text.tokenizer import Tokenizer
@@ -49,7 +49,7 @@ def new_parameters(lab: Lab, seed: int) -> Mapping[str, Arms]:
     for labels in (2, 3, 10):
         rows = [(f"text {number}", f"label {number}") for number in range(labels)]
         task = ClassificationTask.from_table(
-            lab.model.tokenizer, read_rows(rows), ClassificationOptions()
+            lab.model.tokenizer, read_rows(rows), ClassificationSettings()
         )
         network = task.network(lab.model.encoder.config)
         new = sum(part.numel() for key, part in network.state_dict().items() if key not in names)

@@ -34,10 +34,9 @@ from ..nn.device import pick_device
 from ..runs.run_directory import RunDirectory
 from ..settings.keywords import AblationKeywords
 from ..settings.literals import Precision
-from ..tasks.tagging.settings import TaggingOptions
+from ..tasks.labelled import check_length
 from ..tasks.tagging.task import TaggingTask
 from ..tasks.tagging.windows import TaggingExample
-from ..tasks.task_options import check_length
 from ..training.finetune import finetune
 from ..training.labelled_data import LabelledData
 from ..training.precision import resolve_precision
@@ -61,7 +60,7 @@ PAPER = "CoNLL-2003"
 FINE_TUNED = "fine-tuned"
 
 
-class FeatureAblationSettings(TaggingOptions):
+class FeatureAblationSettings(TaggingTask.user_settings()):  # type: ignore[misc]
     """Settings of the comparison; each row of the table is a mean over the seeds."""
 
     seeds: tuple[NonNegativeInt, ...] = Field(
@@ -87,11 +86,12 @@ class FeatureAblationSettings(TaggingOptions):
         if (tuning := self.finetune) is not None:
             how = resolve_precision(tuning.precision, out, device, "finetune")
             provenance["finetune"] = tuning.model_copy(update={"precision": how})
-        return self.model_copy(update=provenance)
+        resolved: Self = self.model_copy(update=provenance)
+        return resolved
 
     def finetuning(self, seed: int = 0) -> FinetuneSettings:
         """Return the settings of fine-tuning with a seed, including the settings of the task."""
-        task = self.model_dump(include=set(TaggingOptions.model_fields))
+        task = self.model_dump(include=set(TaggingTask.user_settings().model_fields))
         how = {} if self.finetune is None else self.finetune.model_dump()
         return settings_of(TaggingTask).parse({**how, **task, "seed": seed})
 

@@ -66,24 +66,32 @@ def add_neighbours(parts: list[list[Any]], context: Mapping[str, Any] | None) ->
             f"the task reads neighbouring rows, and these {count:,} need several requests",
             fix=f"Send at most {len(parts[0])} rows in a call, all that belong together.",
         )
+    from ..data.schema import RoleColumns
     from ..data.tables import rows_in_memory
-    from ..tasks.tagging.columns import WordColumns, add_context, find_columns
+    from ..tasks.tagging.columns import add_context, find_columns
 
     def locate_rows(rows: Iterable[Any], first: int = 0) -> TableRows:
         values = [row if isinstance(row, Mapping) else {"text": row} for row in rows]
         return rows_in_memory(values, "rows", place=lambda at: f"rows[{first + at}]")
 
+    training_columns: RoleColumns = {
+        "word": context["word"],
+        "tag": None,
+        "document": context["document"],
+    }
     columns = find_columns(
         locate_rows(chain.from_iterable(parts)),
-        WordColumns(word=context["word"], document=context["document"]),
+        training_columns,
         labelled=False,
         document_context=True,
     )
+    word, document = str(columns["word"]), columns["document"]
+    assert not isinstance(document, tuple), "one column"
 
     def values_in_context(rows: Iterable[Any], first: int) -> Iterator[Any]:
         """Yield each row as the task sees it among these rows; the first one has number `first`."""
-        located_rows = locate_rows(rows, first)
-        return (values for _, values in add_context(located_rows, columns, context["words"]))
+        rows_in_context = add_context(locate_rows(rows, first), word, document, context["words"])
+        return (values for _, values in rows_in_context)
 
     results, first = [], 0
     full_values = values_in_context(chain.from_iterable(parts), first)

@@ -350,8 +350,8 @@ class Job:
             place=lambda index: inputs[index].where,
         )
         if isinstance(task, TextTask):
-            columns = task.settings.columns
-            self.context.columns = [name for name in (columns.text, columns.pair) if name]
+            columns = (task.settings.text_column, task.settings.pair_column)
+            self.context.columns = [name for name in columns if name]
         if adapt is not None:
             task = adapt(task)
         texts, items = [], []

@@ -21,12 +21,12 @@ from ..inference.sparse import SparseEmbedder
 from ..loading import load
 from ..model import Model
 from ..tasks.answering.task import AnsweringTask
+from ..tasks.classification import TextClassifierTask
 from ..tasks.pretraining.network import PretrainingNetwork
 from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.regression import RegressionTask
 from ..tasks.tagging.task import TaggingTask
 from ..tasks.task import Network, Task
-from ..tasks.text_classifier import TextClassifierTask
 from ..tasks.texts import TextTask
 from .logs import log
 from .runners import WHOLE, EmbedRunner, GenerateRunner, TaskRunner, Text
@@ -127,7 +127,7 @@ class LoadedModel:
         if isinstance(task, TextClassifierTask) and len(task.labels) > 1:
             return False
         return isinstance(task, TextClassifierTask | RegressionTask) and (
-            task.settings.is_pair_optional or task.settings.columns.pair is not None
+            task.settings.is_pair_optional or task.settings.pair_column is not None
         )
 
     @property

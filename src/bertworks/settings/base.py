@@ -141,6 +141,15 @@ class Settings(BaseModel):
         metadata = cls.model_fields[name].metadata
         return any(hasattr(bound, "le") or hasattr(bound, "lt") for bound in metadata)
 
+    def check_together(self) -> None:
+        """Check that settings that depend on each other fit together.
+
+        Not a validator, since a grid reads its settings one by one.
+
+        Raises:
+            SettingsError: two settings exclude each other, or one has no effect without another.
+        """
+
     def with_values(self, **values: Any) -> Self:
         """Return the same settings with some values replaced, validated again."""
         return type(self).parse({**self.model_dump(), **values})
@@ -255,7 +264,7 @@ def without_format_version(tree: Mapping[str, Any], path: Path) -> dict[str, Any
 
 def _parse_value(text: str, kind: Any) -> Any:
     """Parse the value that a user types for a setting: text as it is, other types as YAML."""
-    if kind in (str, str | None):
+    if str in (kind, *get_args(kind)):
         return _parse_text(text)
     is_list = any(get_origin(part) is tuple for part in (kind, *get_args(kind)))
     if is_list and text[:1] not in ("[", "~") and text not in ("", "null"):

@@ -438,14 +438,14 @@ class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
     drop_unlabelled: bool
     max_seq_length: int
     dropout: float | None
+    text_column: str | None
+    pair_column: str | None
+    label_column: str | None
     truncation: Literal["longest_first", "first", "second", "error", "windows"]
     stride: int | None
     window_pooling: Literal["mean", "max"]
     classifier_pooling: Literal["cls", "mean", "last", "late"] | None
     both_orders: bool
-    text_column: str | None
-    pair_column: str | None
-    label_column: str | None
     lm_weight: float
     balance_classes: bool
     positive_label: str | None
@@ -470,7 +470,7 @@ class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
     start_column: str | None
     impossible_column: str | None
     prompt_column: str | None
-    choice_columns: str | None
+    choice_columns: str | Sequence[str] | None
     first_number: Literal[0, 1] | None
     scale: float
     symmetric: bool
@@ -479,7 +479,7 @@ class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
     chunk_tokens: int | None
     query_column: str | None
     passage_column: str | None
-    negative_columns: str | None
+    negative_columns: str | Sequence[str] | None
     score_column: str | None
     loss: Literal["in-batch", "triplet", "cosine"] | None
     pooling: str | None

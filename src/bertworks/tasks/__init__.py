@@ -21,7 +21,7 @@ _TASKS = {
     "replaced-tokens": "pretraining.replaced_tokens:ReplacedTokensTask",
     "permutation": "pretraining.permutation:PermutationTask",
     "classification": "classification:ClassificationTask",
-    "multilabel": "multilabel:MultiLabelTask",
+    "multilabel": "classification:MultiLabelTask",
     "regression": "regression:RegressionTask",
     "tagging": "tagging.task:TaggingTask",
     "answering": "answering.task:AnsweringTask",

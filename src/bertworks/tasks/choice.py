@@ -30,11 +30,17 @@ from ..text.encoding import Truncation
 from .classifier import ClassifierNetwork
 from .evaluators import SingleLabelEvaluator
 from .example import LabelledExample, Tokens, pack, sort_sequences
-from .labelled import LabelledTask, read_texts
+from .labelled import LabelledTask, TaskSettings, check_length, read_texts
 from .labels import MARKS, find_mark, read_label_name
 from .scores import SingleLabelScores
 from .task import Evaluator, Prediction
-from .task_options import TaskOptions, TaskSettings, check_length
+
+USUAL_COLUMNS = {
+    "prompt_column": "prompt",
+    "choice_columns": ("choices",),
+    "label_column": "label",
+}
+"""The columns of rows for a published model, which does not name them."""
 
 CHOICE_PREFIXES = ("ending", "choice", "option", "answer")
 
@@ -110,38 +116,24 @@ def find_first_number(
     return None
 
 
-class ChoiceOptions(TaskOptions):
+class ChoiceSettings(TaskSettings):
     """Columns of multiple choice."""
 
     prompt_column: str | None = Field(
         None, description="column name or number; detected if omitted"
     )
-    choice_columns: str | None = Field(
+    choice_columns: str | tuple[str, ...] | None = Field(
         None, description="names or numbers, comma-separated, or one column of lists"
     )
     label_column: str | None = Field(None, description="column name or number; detected if omitted")
     first_number: Literal[0, 1] | None = Field(
-        None, description="number of the first choice in tables; detected if omitted"
+        None,
+        description="number of the first choice in tables; detected if omitted, in each table if "
+        "the training table has letters",
     )
     truncation: Truncation = Field(
         "longest_first", description="which text to truncate if both are too long, or error"
     )
-
-
-class ChoiceSettings(TaskSettings):
-    """Settings of multiple choice that are saved with the weights."""
-
-    prompt: str = Field("prompt", description="the column of prompts")
-    choices: tuple[str, ...] = Field(
-        ("choices",), min_length=1, description="a column each, or one that holds lists"
-    )
-    label: str | None = Field("label", description="the column of the correct choices' numbers")
-    first_number: int | None = Field(
-        0,
-        description="the number of the first choice in tables; null if the training table had "
-        "letters: then it is detected in each table",
-    )
-    truncation: Truncation = "longest_first"
 
     @property
     def first(self) -> int:
@@ -202,21 +194,19 @@ class ChoiceTask(LabelledTask[LabelledExample]):
     head = CHOICES
     schema = SCHEMA
     best_metric = "accuracy"
-    options: ClassVar[type[TaskOptions]] = ChoiceOptions
     metrics: ClassVar[tuple[str, ...]] = ("loss", "majority", "accuracy")
     settings_class: ClassVar[type[TaskSettings]] = ChoiceSettings
     settings: ChoiceSettings
 
     @classmethod
     def settings_from_rows(
-        cls, rows: Rows, columns: RoleColumns, options: TaskOptions
+        cls, rows: Rows, columns: RoleColumns, settings: ChoiceSettings
     ) -> dict[str, Any]:
-        assert isinstance(options, ChoiceOptions)
+        if settings.first_number is not None:
+            return {}
         label, choices = columns["label"], columns["choices"]
         assert isinstance(label, str), "the schema requires labels"
         assert isinstance(choices, tuple), "a table may have several columns of them"
-        if options.first_number is not None:
-            return {"first_number": options.first_number}
         return {"first_number": find_first_number(rows, rows.name, label, choices)}
 
     @classmethod
@@ -225,7 +215,7 @@ class ChoiceTask(LabelledTask[LabelledExample]):
             return None
         dropout = checkpoint.dropout(cls.head)
         settings = ChoiceSettings.parse(
-            {"max_seq_length": checkpoint.max_length, "dropout": dropout, "first_number": None}
+            {**USUAL_COLUMNS, "max_seq_length": checkpoint.max_length, "dropout": dropout}
         )
         return cls(checkpoint.tokenizer, settings)
 
@@ -234,20 +224,28 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         return ChoiceNetwork(config, self.settings.dropout)
 
     def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:  # noqa: ARG002
-        return [(self.settings.prompt,)]
+        return [(self.column("prompt"),)]
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
         task = super().for_table(rows, labelled=labelled)
         settings = task.settings
-        if not labelled or settings.first_number is not None or settings.label is None:
+        if not labelled or settings.first_number is not None:
             return task
         # The labels of the training table were letters.
         sample = enumerate(rows.sample, 1)  # standard input can be read only once
         located_rows = ((f"{rows.name}, row {number}", row) for number, row in sample)
-        first = find_first_number(located_rows, rows.name, settings.label, settings.choices)
+        label, choices = task.column("label"), task.choice_columns
+        first = find_first_number(located_rows, rows.name, label, choices)
         if first is None:
             return task
         return type(self)(self.tokenizer, settings.with_values(first_number=first))
+
+    @property
+    def choice_columns(self) -> tuple[str, ...]:
+        """A column for each choice, or one that holds lists."""
+        columns = self.columns["choices"]
+        assert isinstance(columns, tuple), "a table may have several columns of them"
+        return columns
 
     @property
     def columns_text(self) -> str:
@@ -266,11 +264,11 @@ class ChoiceTask(LabelledTask[LabelledExample]):
     ) -> list[LabelledExample]:
         settings = self.settings
         choices = [
-            read_choices(row, settings.choices, index)
+            read_choices(row, self.choice_columns, index)
             for row, index in zip(rows, where, strict=True)
         ]
         owner = [index for index, texts in enumerate(choices) for _ in texts]
-        prompts = read_texts(rows, settings.prompt, where)
+        prompts = read_texts(rows, self.column("prompt"), where)
         encodings = self.tokenizer.encode_batch(
             [prompts[index] for index in owner],
             [text for texts in choices for text in texts],
@@ -296,7 +294,7 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         return examples
 
     def find_unlabelled_mark(self, row: Row) -> str | None:
-        label = self.settings.label
+        label = self.settings.label_column
         return None if label is None else find_mark(row.get(label), MARKS)
 
     def read_label(self, row: Row, column: str, where: str) -> int:
@@ -322,7 +320,7 @@ class ChoiceTask(LabelledTask[LabelledExample]):
             )
         else:
             number = int(name) - first
-        count = len(read_choices(row, self.settings.choices, where))
+        count = len(read_choices(row, self.choice_columns, where))
         if not 0 <= number < count:
             raise DataError(
                 f"the label {row[column]!r} (column {column!r}) is not the number of one of "

@@ -1,37 +1,137 @@
-"""Classification of texts and of pairs of texts: exactly one class per row.
+"""Classification of texts and of pairs of texts: one class for each row, or any number of them.
+
+    [CLS] text [SEP] (second text [SEP]) ─► encoder ─► pooler on [CLS] ─► dropout ─► W ─► logits
+                                                 one class: softmax; any number: a sigmoid each ◄─┘
 
 Source: paper §4.1; the original `run_classifier.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
-import torch.nn.functional as F
+import numpy as np
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from ..checkpoints.heads import PublishedCheckpoint
-from ..data.rows import Rows
+from ..checkpoints.heads import CLASSIFIER, PublishedCheckpoint
+from ..data.rows import NoLabel, Row, Rows
 from ..data.schema import RoleColumns
+from ..errors import SettingsError
 from ..nn.config import EncoderConfig
-from ..nn.layers import promote_to_float32
-from ..nn.losses import cross_entropy_sum
-from ..settings.base import Settings
-from .labels import count_labels, sort_labels
-from .task_options import TaskOptions, TaskSettings
-from .text_classifier import (
-    TextClassifierNetwork,
-    TextClassifierOptions,
-    TextClassifierSettings,
-    TextClassifierTask,
-)
-from .text_network import Pooling
-from .texts import has_single_output
+from ..packed import Batch
+from .classifier import ClassifierTask
+from .evaluators import MultiLabelEvaluator
+from .example import LabelledExample, collate_labelled
+from .labelled import TaskSettings, detected
+from .labels import count_labels, read_label_names, sort_labels
+from .task import DisplayValue, Evaluator, Prediction, Task
+from .text_network import ClassificationNetwork, MultiLabelNetwork, TextClassifierNetwork
+from .texts import TextSettings, TextTask, has_single_output, settings_of_checkpoint, sigmoid
 
 
-class _LabelFields(Settings):
+class TextClassifierSettings(TextSettings):
+    """Classes."""
+
+    lm_weight: float = Field(
+        0.0, ge=0, le=1000, description="weight of an added next-piece prediction loss (GPT: 0.5)"
+    )
+    balance_classes: bool = Field(
+        False, description="weight rare classes higher, so that all classes count the same"
+    )
+    labels: tuple[str, ...] = detected((), "names of the classes, in order")
+    class_weights: tuple[float, ...] | None = detected(
+        None, "weight of each class in the loss; all 1 if omitted"
+    )
+
+    @model_validator(mode="after")
+    def _check_classes(self) -> Self:
+        if len(set(self.labels)) < len(self.labels):
+            raise ValueError("two classes have the same name")
+        if self.class_weights is not None and len(self.class_weights) != len(self.labels):
+            raise ValueError("class_weights must have a weight for each label")
+        return self
+
+    def check_together(self) -> None:
+        super().check_together()
+        if self.lm_weight and self.truncation == "windows":
+            raise SettingsError("lm_weight is not for truncation=windows")
+
+
+class TextClassifierTask(ClassifierTask[LabelledExample], TextTask):
+    """Assign classes to a text or a pair of texts.
+
+    Attributes:
+        problem_type: the name of this kind of task in other tools' `config.json`.
+    """
+
+    head = CLASSIFIER
+    problem_type: ClassVar[str]
+    settings: TextClassifierSettings
+
+    @classmethod
+    def from_published_checkpoint(cls, checkpoint: PublishedCheckpoint) -> Self | None:
+        if not checkpoint.has_head(cls.head) or not cls._is_trained_for(checkpoint):
+            return None
+        values = {"labels": checkpoint.labels(cls.head)} | settings_of_checkpoint(checkpoint)
+        return cls(checkpoint.tokenizer, cls.settings_class.parse(values))
+
+    @classmethod
+    @abstractmethod
+    def _is_trained_for(cls, checkpoint: PublishedCheckpoint) -> bool:
+        """Whether another tool's classification head was trained for this kind of task."""
+
+    def config_entries(self) -> dict[str, Any]:
+        return {**super().config_entries(), "problem_type": self.problem_type}
+
+    def network(self, config: EncoderConfig) -> TextClassifierNetwork:
+        """Return a freshly initialised network.
+
+        Raises:
+            SettingsError: the encoder has fewer positions than `max_seq_length`, or `lm_weight` is
+                set and the encoder cannot predict next pieces.
+        """
+        settings = self.settings
+        config = settings.encoder_config(config)
+        predicts_next = config.attention == "causal" and config.tie_word_embeddings
+        if settings.lm_weight and (not predicts_next or config.mlm_transform or config.mlm_bias):
+            raise SettingsError(
+                f"lm_weight={settings.lm_weight}: a {config.family} model has no head that "
+                "predicts each next piece by its embeddings alone, as GPT's has"
+            )
+        return self._build_network(config)
+
+    @abstractmethod
+    def _build_network(self, config: EncoderConfig) -> TextClassifierNetwork:
+        """Return a freshly initialised network for a configuration that fits the settings."""
+
+    def is_head_compatible(self, other: Task[Any]) -> bool:
+        return (
+            isinstance(other, TextClassifierTask)
+            and other.problem_type == self.problem_type
+            and other.labels == self.labels
+        )
+
+    def collate(self, examples: Sequence[LabelledExample]) -> Batch:
+        """Pack rows in order of length; `targets` and `counts` are set if labels are known.
+
+        `targets["labels"]` is `[rows]` int64, or `[rows, classes]` float32 if a row may have
+        several classes; `counts["classification"]` is the number of rows. With `lm_weight`,
+        `counts["weighted_lm"]` is the number of predicted next pieces.
+        """
+        target = examples[0].target
+        dtype = np.float32 if isinstance(target, np.ndarray) else np.int64
+        batch = collate_labelled(examples, dtype, "classification")
+        if not self.settings.lm_weight or not batch.counts:
+            return batch
+        more = {"weighted_lm": batch.packed.num_tokens - batch.packed.num_sequences}
+        return replace(batch, counts={**batch.counts, **more})
+
+
+class ClassificationSettings(TextClassifierSettings):
     """Labels of classification."""
 
     positive_label: str | None = Field(
@@ -46,16 +146,6 @@ class _LabelFields(Settings):
         0.0, ge=0, lt=1, description="share of the target that is spread over all classes"
     )
 
-
-class ClassificationOptions(_LabelFields, TextClassifierOptions):
-    """Options of a classifier."""
-
-
-class ClassificationSettings(_LabelFields, TextClassifierSettings):
-    """Settings of a classifier that are saved with the weights."""
-
-    labels: tuple[str, ...] = Field(min_length=2, description="names of the classes, in order")
-
     @property
     def positive(self) -> str | None:
         """The positive class: `positive_label`, or the last of two classes."""
@@ -64,46 +154,15 @@ class ClassificationSettings(_LabelFields, TextClassifierSettings):
         return self.positive_label
 
     @model_validator(mode="after")
-    def _check_positive_label(self) -> Self:
-        if self.positive_label is not None and self.positive_label not in self.labels:
+    def _check_labels(self) -> Self:
+        if len(self.labels) == 1:
+            raise ValueError("a classifier needs two labels")
+        if self.labels and self.positive_label not in (None, *self.labels):
             raise ValueError(
                 f"positive_label={self.positive_label!r} is not one of the labels "
                 + ", ".join(map(repr, self.labels))
             )
         return self
-
-
-class ClassificationNetwork(TextClassifierNetwork):
-    """An encoder with a classification head, and a softmax over the classes.
-
-    Args:
-        label_smoothing: share of the target that is spread over all classes.
-        others: arguments of `TextClassifierNetwork`.
-    """
-
-    def __init__(
-        self,
-        config: EncoderConfig,
-        num_labels: int,
-        dropout: float | None = None,
-        *,
-        label_smoothing: float = 0.0,
-        pooling: Pooling = "mean",
-        **others: Any,
-    ) -> None:
-        super().__init__(config, num_labels, dropout, pooling=pooling, **others)
-        self._smoothing = label_smoothing
-
-    def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
-        weights = self.class_weights(logits)
-        if weights is None and not self._smoothing:
-            return cross_entropy_sum(logits, labels)
-        # Weight each row by its gold class: with label smoothing, PyTorch's `weight` would weight
-        # each class of the smoothed target instead of the row.
-        rows = F.cross_entropy(
-            promote_to_float32(logits), labels, reduction="none", label_smoothing=self._smoothing
-        )
-        return (rows if weights is None else rows * weights[labels]).sum()
 
 
 class ClassificationTask(TextClassifierTask):
@@ -113,21 +172,19 @@ class ClassificationTask(TextClassifierTask):
     problem_type = "single_label_classification"
     teacher_outputs = "probabilities"
     marks_advice = '; if this is a class, give no_label=""'
-    options: ClassVar[type[TaskOptions]] = ClassificationOptions
     settings_class: ClassVar[type[TaskSettings]] = ClassificationSettings
     settings: ClassificationSettings
 
     @classmethod
     def settings_from_rows(
-        cls, rows: Rows, columns: RoleColumns, options: TaskOptions
+        cls, rows: Rows, columns: RoleColumns, settings: ClassificationSettings
     ) -> dict[str, Any]:
-        assert isinstance(options, ClassificationOptions)
         column = columns["label"]
         assert isinstance(column, str), "the schema requires labels"
-        counts = count_labels(rows, column, no_label=options.no_label)
+        counts = count_labels(rows, column, no_label=settings.no_label)
         labels = sort_labels(counts)
         weights = None
-        if options.balance_classes:
+        if settings.balance_classes:
             weights = [counts.total() / len(labels) / counts[name] for name in labels]
         return {"labels": labels, "class_weights": weights}
 
@@ -162,3 +219,87 @@ class ClassificationTask(TextClassifierTask):
         if self.settings.class_weights is not None or self.settings.label_smoothing:
             return {}
         return super().baseline_losses(counts)
+
+
+class MultiLabelSettings(TextClassifierSettings):
+    """Labels of a row: a list, or one text."""
+
+    label_separator: str = Field(
+        ",", min_length=1, description="separator between the labels of a row"
+    )
+
+
+class MultiLabelTask(TextClassifierTask):
+    """Assign any number of classes to a text or a pair of texts."""
+
+    name: ClassVar[str] = "multilabel"
+    problem_type = "multi_label_classification"
+    settings_class: ClassVar[type[TaskSettings]] = MultiLabelSettings
+    settings: MultiLabelSettings
+    metrics: ClassVar[tuple[str, ...]] = MultiLabelEvaluator.metrics
+    # Always predicting the most frequent label is no baseline: accuracy counts the rows in which
+    # all labels are correct.
+    has_majority_baseline = False
+    no_label = ""  # a row may have no label
+    positive = None
+
+    @classmethod
+    def settings_from_rows(
+        cls, rows: Rows, columns: RoleColumns, settings: MultiLabelSettings
+    ) -> dict[str, Any]:
+        column = columns["label"]
+        assert isinstance(column, str), "the schema requires labels"
+        counts = count_labels(rows, column, settings.label_separator)
+        labels = sort_labels(counts)
+        weights = None
+        if settings.balance_classes:
+            total = sum(not isinstance(row.get(column), NoLabel) for _, row in rows)
+            # At least 1: with weight 0, a label that every row has would never be learned.
+            weights = [max(1, total - counts[name]) / counts[name] for name in labels]
+        return {"labels": labels, "class_weights": weights}
+
+    @classmethod
+    def _is_trained_for(cls, checkpoint: PublishedCheckpoint) -> bool:
+        return checkpoint.raw.get("problem_type") == cls.problem_type
+
+    def _build_network(self, config: EncoderConfig) -> TextClassifierNetwork:
+        settings = self.settings
+        return MultiLabelNetwork(
+            config,
+            len(settings.labels),
+            settings.dropout,
+            class_weights=settings.class_weights,
+            lm_weight=settings.lm_weight,
+            pooling=settings.pooling,
+        )
+
+    def read_label(self, row: Row, column: str, where: str) -> Any:
+        """Return a row's classes: `[classes]` of 0 and 1."""
+        target = np.zeros(len(self.labels), np.float32)
+        for name in read_label_names(row, column, where, self.settings.label_separator):
+            target[super().read_label({column: name}, column, where)] = 1
+        return target
+
+    def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
+        """Return for each row its `labels`, whose probability is above 0.5, and the
+        `probabilities` of all labels."""
+        predictions: dict[int, Prediction] = {}
+        logits = outputs["logits"].cpu().double().tolist()
+        for example, row in zip(batch.examples, logits, strict=True):
+            probabilities = dict(zip(self.labels, map(sigmoid, row), strict=True))
+            likely = [name for name, value in probabilities.items() if value > 0.5]
+            predictions[example.index] = {"labels": likely, "probabilities": probabilities}
+        return predictions
+
+    def display_values(self, prediction: Prediction) -> list[DisplayValue] | None:
+        return [(name, prediction["probabilities"][name]) for name in prediction["labels"]]
+
+    def count_targets(self, examples: Sequence[LabelledExample]) -> Mapping[str, int]:
+        totals = np.sum([example.target for example in examples], axis=0).astype(int)
+        return dict(zip(self.labels, totals.tolist(), strict=True))
+
+    def baseline_losses(self, counts: Mapping[str, int]) -> Mapping[str, float]:  # noqa: ARG002
+        return {}
+
+    def evaluator(self) -> Evaluator:
+        return MultiLabelEvaluator(self.labels)

@@ -11,11 +11,11 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import model_validator
 from torch import Tensor
 
 from ..data.rows import Row, Rows
@@ -25,7 +25,7 @@ from ..nn.losses import cross_entropy_sum
 from ..packed import Batch
 from .evaluators import SingleLabelEvaluator
 from .example import ExampleT, collate_labelled
-from .labelled import LABEL, LabelledTask
+from .labelled import LABEL, LabelledTask, TaskSettings, detected
 from .labels import (
     MARKS,
     build_label_entries,
@@ -37,7 +37,6 @@ from .labels import (
 )
 from .scores import ClassificationScores
 from .task import Evaluator, Network, Prediction
-from .task_options import ColumnSettings, TaskOptions, TaskSettings
 
 
 class ClassifierNetwork(Network):
@@ -59,10 +58,16 @@ class ClassifierNetwork(Network):
         return {"logits": self.logits(batch)}
 
 
-class ClassifierSettings(ColumnSettings):
-    """Settings of such a task that are saved with the weights."""
+class ClassifierSettings(TaskSettings):
+    """Settings of such a task."""
 
-    labels: tuple[str, ...] = Field(min_length=2, description="names of the classes, in order")
+    labels: tuple[str, ...] = detected((), "names of the classes, in order")
+
+    @model_validator(mode="after")
+    def _check_labels(self) -> Self:
+        if len(self.labels) == 1:
+            raise ValueError("a classifier needs two labels")
+        return self
 
 
 class ClassifierTask(LabelledTask[ExampleT]):
@@ -80,7 +85,7 @@ class ClassifierTask(LabelledTask[ExampleT]):
         cls,
         rows: Rows,
         columns: RoleColumns,
-        options: TaskOptions,  # noqa: ARG003
+        settings: Any,  # noqa: ARG003
     ) -> dict[str, Any]:
         column = columns[LABEL]
         assert isinstance(column, str), "the schema requires labels"

@@ -17,8 +17,7 @@ from ..nn.layers import promote_to_float32
 from ..text.tokenizer import Tokenizer
 from .classification import ClassificationSettings, ClassificationTask
 from .example import LabelledExample
-from .text_classifier import TextClassifierNetwork
-from .text_network import Pooling
+from .text_network import Pooling, TextClassifierNetwork
 
 
 class DistilledNetwork(TextClassifierNetwork):

@@ -1,27 +1,104 @@
 """Tasks that are trained on a table of labelled rows: the part of a task that `finetune` needs.
 
-A task is created from a table and the user's options (`TaskOptions`), which together settle its
-columns and the names of its labels. The general protocol of tasks is in `task.py`.
+A task is created from a table and its settings: what the user leaves out, such as the columns and
+the names of the labels, is detected in the rows. The result is saved with the weights, in the same
+form. The general protocol of tasks is in `task.py`.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import Any, ClassVar, Literal, Self
+from functools import cache, cached_property
+from typing import Any, ClassVar, Literal, Self, cast
+
+from pydantic import Field, ValidationInfo, field_validator
 
 from ..checkpoints.sentence import SentenceSettings
 from ..data.rows import NoLabel, Row, Rows, text_of
 from ..data.schema import RoleColumns, Schema, names_of
-from ..errors import DataError
+from ..data.unlabelled import LabelledTableOptions
+from ..errors import DataError, SettingsError
+from ..nn.config import EncoderConfig
+from ..settings.base import Settings
 from ..text.tokenizer import Tokenizer
 from .example import ExampleT
 from .task import Task
-from .task_options import ColumnSettings, TaskOptions, TaskSettings
 
 LABEL = "label"
 """The role of the column with the targets, in tasks with one target per row."""
+
+_DETECTED = {"detected": True}
+
+
+def detected(default: Any, description: str) -> Any:
+    """A setting of a task that comes from the training rows or a checkpoint, not from the user."""
+    return Field(default, description=description, json_schema_extra=dict(_DETECTED))
+
+
+class TaskSettings(Settings):
+    """Sequence length and output layer."""
+
+    max_seq_length: int = Field(128, ge=4, description="maximum tokens per sequence")
+    dropout: float | None = Field(None, ge=0, lt=1, description="dropout before the output layer")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _convert_numbers_to_names(cls, value: Any, info: ValidationInfo) -> Any:
+        """Turn numbers into names: YAML reads a column or label named `1` as a number."""
+        is_name = info.field_name is not None and info.field_name.endswith(
+            ("_column", "_columns", "_label")
+        )
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        return str(value) if is_name and is_number else value
+
+    def named_columns(self) -> list[str]:
+        """Return the columns that the user named, to distinguish a header from a row."""
+        values = (value for name, value in self if name.endswith("_column"))
+        return [value for value in values if value is not None]
+
+
+@cache
+def _user_settings(settings: type[TaskSettings]) -> type[TaskSettings]:
+    detected_fields = {
+        name: field.default
+        for name, field in settings.model_fields.items()
+        if field.json_schema_extra == _DETECTED
+    }
+    members = {
+        "__module__": settings.__module__,
+        "__doc__": settings.__doc__,
+        "__annotations__": dict.fromkeys(detected_fields, ClassVar[Any]),  # so they are no fields
+        **detected_fields,
+    }
+    bases = (settings, LabelledTableOptions)
+    return cast(type[TaskSettings], type(settings.__name__, bases, members))
+
+
+def check_length(limit: int, config: EncoderConfig) -> None:
+    """Check that an encoder has enough positions for a task's sequences.
+
+    Raises:
+        SettingsError: it has fewer than `limit` (`max_seq_length`) positions.
+    """
+    if limit > config.max_seqlen:
+        raise SettingsError(
+            f"max_seq_length={limit} is more than the {config.max_seqlen} tokens that the "
+            f"encoder's max_position_embeddings={config.max_position_embeddings} has room for"
+        )
+
+
+def check_stride(stride: int | None, max_seq_length: int) -> None:
+    """Check that windows overlap or adjoin; None is valid.
+
+    Raises:
+        SettingsError: a window is shorter than `stride`, so that tokens would be in no window.
+    """
+    if stride is not None and stride > max_seq_length:
+        raise SettingsError(
+            f"stride={stride} is more than max_seq_length={max_seq_length}: tokens between two "
+            "windows would be lost"
+        )
 
 
 class LabelledTask(Task[ExampleT]):
@@ -36,10 +113,9 @@ class LabelledTask(Task[ExampleT]):
     most of these. See `examples/own_task.py`.
 
     Attributes:
-        schema: the roles of the columns that are read; by default the settings store the columns as
-            `columns`.
-        options: the user's options; by default the columns, and the options of all tasks.
-        settings_class: settings that are saved with the weights; by default the columns.
+        schema: the roles of the columns that are read; the column of each is a setting.
+        settings_class: settings of the task, given by the user or `detected`; they are saved with
+            the weights. By default the columns, and the settings of all tasks.
         teacher_outputs: the outputs of a teacher model that can replace labels; None if there are
             none.
         has_majority_baseline: whether always predicting the most frequent target is a useful
@@ -48,8 +124,7 @@ class LabelledTask(Task[ExampleT]):
     """
 
     schema: ClassVar[Schema]
-    options: ClassVar[type[TaskOptions]]
-    settings_class: ClassVar[type[TaskSettings]] = ColumnSettings
+    settings_class: ClassVar[type[TaskSettings]] = TaskSettings
     teacher_outputs: ClassVar[Literal["probabilities", "vectors"] | None] = None
     has_majority_baseline: bool = True
     is_stratified: ClassVar[bool] = False
@@ -57,15 +132,33 @@ class LabelledTask(Task[ExampleT]):
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        if "schema" in vars(cls) and "options" not in vars(cls):
-            cls.options = cls.schema.options(f"{cls.__name__}Options", TaskOptions)
+        if "schema" in vars(cls) and "settings_class" not in vars(cls):
+            cls.settings_class = cls.schema.settings(f"{cls.__name__}Settings", cls.settings_class)
 
     def __init__(self, tokenizer: Tokenizer, settings: Any) -> None:
         self.tokenizer, self.settings = tokenizer, settings
+        settings.check_together()
+
+    @classmethod
+    def user_settings(cls) -> type[TaskSettings]:
+        """Return the settings that a user gives: all but the `detected` ones, and how tables are
+        read."""
+        return _user_settings(cls.settings_class)
+
+    @classmethod
+    def user_settings_in(cls, settings: Settings) -> TaskSettings:
+        """Return the user's settings of the task, from those of a run."""
+        fields = cls.user_settings().model_fields
+        return cls.user_settings().parse(settings.model_dump(include=set(fields)))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
-        return cls(tokenizer, cls.settings_class.parse(values))
+        settings = cls.settings_class.parse(values)
+        needed = [role.option for role in cls.schema.roles if not (role.optional or role.of_label)]
+        needed += ["labels"] if "labels" in cls.settings_class.model_fields else []
+        if missing := [name for name in needed if not getattr(settings, name)]:
+            raise SettingsError(f"the setting {missing[0]!r} must be given")
+        return cls(tokenizer, settings)
 
     def to_dict(self) -> dict[str, Any]:
         return self.settings.model_dump(mode="json")
@@ -166,39 +259,42 @@ class LabelledTask(Task[ExampleT]):
         return {}
 
     @classmethod
-    def from_table(cls, tokenizer: Tokenizer, rows: Rows, options: TaskOptions) -> Self:
+    def from_table(cls, tokenizer: Tokenizer, rows: Rows, settings: TaskSettings) -> Self:
         """Create the task for a table of training rows.
 
         Args:
             tokenizer: the model's tokenizer.
             rows: the table; some tasks read all of it here, to collect its labels.
-            options: the user's options.
+            settings: an instance of `settings_class` or `user_settings`; what it leaves out is
+                detected.
 
         Raises:
             DataError: a column is missing and cannot be detected, or the labels are invalid.
         """
-        columns = cls.schema.find(rows, options.columns_by_role(cls.schema), labelled=True)
-        values = options.values_for(cls.settings_class) | cls.columns_as_settings(columns)
-        return cls(
-            tokenizer,
-            cls.settings_class.parse(values | cls.settings_from_rows(rows, columns, options)),
-        )
+        columns = cls.schema.find(rows, cls._columns_in(settings), labelled=True)
+        values = settings.model_dump(include=set(cls.settings_class.model_fields))
+        values |= cls._settings_of_columns(columns)
+        values |= cls.settings_from_rows(rows, columns, settings)
+        return cls(tokenizer, cls.settings_class.parse(values))
 
     @classmethod
     def settings_from_rows(
         cls,
         rows: Rows,  # noqa: ARG003
         columns: RoleColumns,  # noqa: ARG003
-        options: TaskOptions,  # noqa: ARG003
+        settings: Any,  # noqa: ARG003
     ) -> dict[str, Any]:
-        """Return the settings that come from the training rows, such as the names of the labels."""
+        """Return the settings that come from the training rows, such as the names of the labels.
+
+        Args:
+            settings: an instance of `settings_class`, as the user gave them.
+        """
         return {}
 
     @classmethod
-    def find_label_columns(cls, rows: Rows, options: TaskOptions) -> list[str]:
+    def find_label_columns(cls, rows: Rows, settings: Any) -> list[str]:
         """Return the columns of the targets in a table, if they can be found."""
-        columns = cls.schema.find(rows, options.columns_by_role(cls.schema), labelled=False)
-        return cls._label_columns(columns)
+        return cls._label_columns(cls.schema.find(rows, cls._columns_in(settings), labelled=False))
 
     @classmethod
     def _label_columns(cls, columns: RoleColumns) -> list[str]:
@@ -206,19 +302,23 @@ class LabelledTask(Task[ExampleT]):
         return [name for role in roles for name in names_of(columns.get(role))]
 
     @classmethod
-    def columns_as_settings(cls, columns: RoleColumns) -> dict[str, Any]:
-        """Return the columns as settings: as `columns`, or one setting per role."""
-        if "columns" in cls.settings_class.model_fields:
-            return {"columns": columns}
-        return {role: column for role, column in columns.items() if column is not None}
+    def _columns_in(cls, settings: TaskSettings) -> RoleColumns:
+        return {role.name: getattr(settings, role.option) for role in cls.schema.roles}
+
+    @classmethod
+    def _settings_of_columns(cls, columns: RoleColumns) -> dict[str, Any]:
+        return {role.option: columns.get(role.name) for role in cls.schema.roles}
 
     @property
     def columns(self) -> RoleColumns:
         """The column of each role."""
-        columns = getattr(self.settings, "columns", self.settings)
-        if isinstance(columns, Mapping):
-            return dict(columns)
-        return {role.name: getattr(columns, role.name) for role in self.schema.roles}
+        return self._columns_in(self.settings)
+
+    def column(self, role: str) -> str:
+        """Return the column of a role that every table has."""
+        column = self.columns[role]
+        assert isinstance(column, str), f"the schema requires {role}"
+        return column
 
     @property
     def label_columns(self) -> list[str]:
@@ -242,7 +342,7 @@ class LabelledTask(Task[ExampleT]):
         }
         columns = self.schema.find(rows, present, labelled=labelled)
         return type(self)(
-            self.tokenizer, self.settings.with_values(**self.columns_as_settings(columns))
+            self.tokenizer, self.settings.with_values(**self._settings_of_columns(columns))
         )
 
     def _has_more(self, rows: Rows) -> bool:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field
 from torch import Tensor
 
 from ..checkpoints.heads import CLASSIFIER, PublishedCheckpoint
@@ -29,13 +28,12 @@ from ..nn.layers import promote_to_float32
 from ..packed import Batch
 from .evaluators import RegressionEvaluator
 from .example import LabelledExample, collate_labelled
+from .labelled import TaskSettings, detected
 from .labels import build_label_entries, read_finite_number
 from .task import DisplayValue, Evaluator, Prediction
-from .task_options import TaskOptions, TaskSettings
 from .text_network import TextNetwork
 from .texts import (
     VALUED_TEXTS,
-    TextOptions,
     TextSettings,
     TextTask,
     has_single_output,
@@ -61,10 +59,10 @@ _MAX_TARGET = float(np.finfo(np.float32).max)  # targets are float32
 
 
 class RegressionSettings(TextSettings):
-    """Settings of a regression that are saved with the weights."""
+    """Settings of a regression."""
 
-    activation: Activation = Field(
-        "identity", description="function of the network's output that gives the value"
+    activation: Activation = detected(
+        "identity", "function of the network's output that gives the value"
     )
 
 
@@ -87,7 +85,6 @@ class RegressionTask(TextTask):
 
     name: ClassVar[str] = "regression"
     schema = VALUED_TEXTS
-    options: ClassVar[type[TaskOptions]] = TextOptions
     head = CLASSIFIER
     best_metric = "pearson"
     has_majority_baseline = False
@@ -110,7 +107,7 @@ class RegressionTask(TextTask):
         activation = self.settings.activation
         if activation == "identity":
             entries["problem_type"] = "regression"  # otherwise others apply a sigmoid
-        if self.settings.columns.pair is not None or activation == "tanh":
+        if self.settings.pair_column is not None or activation == "tanh":
             entries["sentence_transformers"] = {"activation_fn": _MODULES[activation]}
         return entries
 

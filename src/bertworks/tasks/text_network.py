@@ -1,4 +1,4 @@
-"""The network of tasks on whole texts: the logits of a row's sequences are pooled.
+"""The networks of tasks on whole texts: the logits of a row's sequences are pooled.
 
     windows of a row ─► encoder ─► head ─► logits of each ─► their mean or maximum: the row's logits
 
@@ -9,11 +9,13 @@ in the same way. The mean weights all windows equally; with the maximum, one pas
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -22,7 +24,9 @@ from ..nn.config import EncoderConfig
 from ..nn.encoder import Encoder
 from ..nn.heads import ClassificationHead
 from ..nn.layers import promote_to_float32
+from ..nn.losses import cross_entropy_sum, next_token_loss_sum
 from ..packed import Batch, Packed, Padded, Sequences, to_tensor
+from .classifier import ClassifierNetwork
 from .task import Network
 
 WindowPooling = Literal["mean", "max"]
@@ -77,6 +81,103 @@ class TextNetwork(Network):
     def padded(self, padded: Padded) -> dict[str, Tensor]:
         """Return `logits` `[rows, outputs]`."""
         return {"logits": self._sequence_logits(padded)}
+
+
+class TextClassifierNetwork(TextNetwork, ClassifierNetwork):
+    """An encoder with a classification head.
+
+    Args:
+        class_weights: weight of each class in the loss; 1 if omitted.
+        lm_weight: weight of the auxiliary next-piece prediction loss (Radford et al. 2018, §3.2).
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        num_labels: int,
+        dropout: float | None = None,
+        *,
+        class_weights: Sequence[float] | None = None,
+        lm_weight: float = 0.0,
+        pooling: Pooling = "mean",
+    ) -> None:
+        super().__init__(config, num_labels, dropout, pooling)
+        self._class_weights = class_weights
+        self.lm_weight = lm_weight
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the summed losses of the rows, `classification`; with `lm_weight` also
+        `weighted_lm`, the weighted next-piece loss."""
+        packed, labels = batch.packed, batch.targets["labels"]
+        if not self.lm_weight:
+            return {"classification": self.loss_sum(self.logits(batch), labels)}
+        hidden = self.encoder(packed)
+        lm = next_token_loss_sum(self.encoder, hidden, packed)
+        logits = pool_sequences(self.head(self.encoder, hidden, packed), packed, self.pooling)
+        loss = self.loss_sum(logits, labels)
+        return {"classification": loss, "weighted_lm": self.lm_weight * lm}
+
+    @abstractmethod
+    def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the sum over rows of the loss of `logits` `[rows, classes]`."""
+
+    def class_weights(self, logits: Tensor) -> Tensor | None:
+        """Return the weights of the classes, `[classes]`, on the logits' device; None if all 1."""
+        if self._class_weights is None:
+            return None
+        weights: Tensor = to_tensor(np.asarray(self._class_weights, np.float32), logits.device)
+        return weights
+
+
+class ClassificationNetwork(TextClassifierNetwork):
+    """An encoder with a classification head, and a softmax over the classes.
+
+    Args:
+        label_smoothing: share of the target that is spread over all classes.
+        others: arguments of `TextClassifierNetwork`.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        num_labels: int,
+        dropout: float | None = None,
+        *,
+        label_smoothing: float = 0.0,
+        pooling: Pooling = "mean",
+        **others: Any,
+    ) -> None:
+        super().__init__(config, num_labels, dropout, pooling=pooling, **others)
+        self._smoothing = label_smoothing
+
+    def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
+        weights = self.class_weights(logits)
+        if weights is None and not self._smoothing:
+            return cross_entropy_sum(logits, labels)
+        # Weight each row by its gold class: with label smoothing, PyTorch's `weight` would weight
+        # each class of the smoothed target instead of the row.
+        rows = F.cross_entropy(
+            promote_to_float32(logits), labels, reduction="none", label_smoothing=self._smoothing
+        )
+        return (rows if weights is None else rows * weights[labels]).sum()
+
+
+class MultiLabelNetwork(TextClassifierNetwork):
+    """An encoder with a classification head, and a sigmoid for each class."""
+
+    def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the sum of the rows' losses, the means over classes of the cross-entropies.
+
+        A class's weight applies to the rows that have it.
+        """
+        logits = promote_to_float32(logits)
+        losses = F.binary_cross_entropy_with_logits(
+            logits,
+            labels.to(logits.dtype),
+            pos_weight=self.class_weights(logits),
+            reduction="none",
+        )
+        return losses.mean(-1).sum()
 
 
 def pool_sequences(logits: Tensor, packed: Packed, pooling: Pooling) -> Tensor:

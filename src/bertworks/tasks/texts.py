@@ -4,7 +4,7 @@
                                                           └──► or as many windows as needed
 
 Classification and regression derive from it; they differ only in how they use the label. Their
-network is in `text_network.py`.
+networks are in `text_network.py`.
 """
 
 from __future__ import annotations
@@ -14,19 +14,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from ..checkpoints.heads import CLASSIFIER, PublishedCheckpoint
 from ..data.rows import Row, Rows
-from ..data.schema import TEXT_NAMES, Columns, Role, RoleColumns, Schema, find_columns
-from ..errors import CheckpointError, DataError
+from ..data.schema import TEXT_NAMES, Role, RoleColumns, Schema, find_columns
+from ..errors import CheckpointError, DataError, SettingsError
 from ..nn.config import ClassifierPooling, EncoderConfig
-from ..settings.base import Settings
 from ..text.encoding import Encoding
+from ..text.tokenizer import Tokenizer
 from ..text.windows import segment_windows
 from .example import LabelledExample, Tokens
-from .labelled import LabelledTask, read_texts
-from .task_options import TaskOptions, TaskSettings, check_length, check_stride
+from .labelled import (
+    LabelledTask,
+    TaskSettings,
+    check_length,
+    check_stride,
+    detected,
+    read_texts,
+)
 from .text_network import Pooling, WindowPooling
 
 Truncation = Literal["longest_first", "first", "second", "error", "windows"]
@@ -34,9 +40,38 @@ _PAIR = "pair"
 _SWAPPED_TRUNCATION: Mapping[Truncation, Truncation] = {"first": "second", "second": "first"}
 
 
-class _TextFields(Settings):
-    """Long texts, and pairs of texts."""
+class _TextSchema(Schema):
+    """Columns of texts and of pairs of texts, which are detected together."""
 
+    of_numbers = False
+
+    def find(
+        self, rows: Rows, names: Mapping[str, Any] | None = None, *, labelled: bool
+    ) -> RoleColumns:
+        columns = find_columns(rows, **(names or {}), labelled=labelled, of_numbers=self.of_numbers)
+        return dict(columns)
+
+
+class _ValueSchema(_TextSchema):
+    """Columns of texts and of pairs of texts, where the label is a number."""
+
+    of_numbers = True
+
+
+_ROLES = (
+    *(Role("text"), Role("pair", title="second text", optional=True)),
+    Role("label", of_label=True),
+)
+TEXTS = _TextSchema(*_ROLES)
+VALUED_TEXTS = _ValueSchema(*_ROLES)
+
+
+class TextSettings(TaskSettings):
+    """Text columns, long texts, and pairs of texts."""
+
+    text_column: str | None = Field(None, description="column name or number; detected if omitted")
+    pair_column: str | None = Field(None, description="column of the second text")
+    label_column: str | None = Field(None, description="column name or number; detected if omitted")
     truncation: Truncation = Field(
         "longest_first",
         description="how longer rows are truncated; `windows`: not at all, and the logits of a "
@@ -58,68 +93,22 @@ class _TextFields(Settings):
         False,
         description="read pairs in both orders and add their vectors (GPT)",
     )
-
-
-class TextOptions(_TextFields, TaskOptions):
-    """Text columns."""
-
-    text_column: str | None = Field(None, description="column name or number; detected if omitted")
-    pair_column: str | None = Field(None, description="column of the second text")
-    label_column: str | None = Field(None, description="column name or number; detected if omitted")
-
-    @model_validator(mode="after")
-    def _check_window_pooling(self) -> Self:
-        if self.truncation != "windows" and self.window_pooling != "mean":
-            raise ValueError(f"window_pooling={self.window_pooling!r} needs truncation='windows'")
-        return self
-
-
-class _TextSchema(Schema):
-    """Columns of texts and of pairs of texts, which are detected together."""
-
-    of_numbers = False
-
-    def find(
-        self, rows: Rows, user_columns: Mapping[str, Any] | None = None, *, labelled: bool
-    ) -> RoleColumns:
-        columns = find_columns(
-            rows, **(user_columns or {}), labelled=labelled, of_numbers=self.of_numbers
-        )
-        return dict(columns)
-
-
-class _ValueSchema(_TextSchema):
-    """Columns of texts and of pairs of texts, where the label is a number."""
-
-    of_numbers = True
-
-
-_ROLES = (
-    *(Role("text"), Role("pair", title="second text", optional=True)),
-    Role("label", of_label=True),
-)
-TEXTS = _TextSchema(*_ROLES)
-VALUED_TEXTS = _ValueSchema(*_ROLES)
-
-
-class TextSettings(_TextFields, TaskSettings):
-    """Settings of a task on texts that are saved with its weights."""
-
-    columns: Columns = Field(description="the columns that rows are read from")
-    is_pair_optional: bool = Field(
-        False, description="rows may be single texts or pairs: a published model does not say"
+    is_pair_optional: bool = detected(
+        False, "rows may be single texts or pairs: a published model does not say"
     )
 
-    @model_validator(mode="after")
-    def _check_orders_and_windows(self) -> Self:
-        if self.both_orders and self.columns.pair is None:
-            raise ValueError("both_orders=true is for pairs of texts")
-        if self.truncation == "windows" and self.both_orders:
-            raise ValueError("truncation='windows' and both_orders=true exclude each other")
-        if self.truncation != "windows" and self.stride is not None:
-            raise ValueError(f"stride={self.stride} needs truncation='windows'")
+    def check_together(self) -> None:
+        super().check_together()
+        if self.truncation != "windows":
+            if self.window_pooling != "mean":
+                raise SettingsError(
+                    f"window_pooling={self.window_pooling!r} needs truncation='windows'"
+                )
+            if self.stride is not None:
+                raise SettingsError(f"stride={self.stride} needs truncation='windows'")
+        elif self.both_orders:
+            raise SettingsError("truncation='windows' and both_orders=true exclude each other")
         check_stride(self.stride, self.max_seq_length)
-        return self
 
     def encoder_config(self, config: EncoderConfig) -> EncoderConfig:
         """Return the configuration of the encoder, with this task's `classifier_pooling` if set.
@@ -142,28 +131,32 @@ class TextTask(LabelledTask[LabelledExample]):
     """A task with one prediction for a text or a pair of texts."""
 
     schema = TEXTS
-    options: ClassVar[type[TaskOptions]] = TextOptions
     settings_class: ClassVar[type[TaskSettings]] = TextSettings
     settings: TextSettings
 
+    def __init__(self, tokenizer: Tokenizer, settings: Any) -> None:
+        super().__init__(tokenizer, settings)
+        if settings.both_orders and settings.pair_column is None:
+            raise SettingsError("both_orders=true is for pairs of texts")
+
     def text_row(self, text: str, pair: str | None = None) -> Row:
-        columns = self.settings.columns
+        text_column, pair_column = self.column("text"), self.settings.pair_column
         if self.settings.is_pair_optional and pair is not None:
-            return {columns.text: text, _PAIR: pair}
-        if (pair is None) != (columns.pair is None):
-            takes = "single texts" if columns.pair is None else "pairs of texts"
+            return {text_column: text, _PAIR: pair}
+        if (pair is None) != (pair_column is None):
+            takes = "single texts" if pair_column is None else "pairs of texts"
             raise DataError(f"the model takes {takes}", where=repr(text))
-        return {columns.text: text} | ({} if columns.pair is None else {columns.pair: pair})
+        return {text_column: text} | ({} if pair_column is None else {pair_column: pair})
 
     def build_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[LabelledExample]:
         """Tokenise all rows in one call, so that the tokenizer can use several threads."""
-        columns = self.settings.columns
-        if self.settings.is_pair_optional and columns.pair is None:
+        pair_column = self.settings.pair_column
+        if self.settings.is_pair_optional and pair_column is None:
             _check_no_pairs(rows, where)
-        pairs = None if columns.pair is None else read_texts(rows, columns.pair, where)
-        texts = read_texts(rows, columns.text, where)
+        pairs = None if pair_column is None else read_texts(rows, pair_column, where)
+        texts = read_texts(rows, self.column("text"), where)
         truncation = self.settings.truncation
         encodings = self._encode(texts, pairs, truncation, where)
         if self.settings.both_orders and pairs is not None:
@@ -222,39 +215,40 @@ class TextTask(LabelledTask[LabelledExample]):
         return rows
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
-        columns, either = self.settings.columns, self.settings.is_pair_optional
-        if either and columns.pair is None and _has_pairs(rows, columns.text):
-            columns = columns.with_values(pair=_PAIR)
-        if self.schema.has_required_columns(rows, dict(columns), labelled=labelled):
+        columns, either = self.columns, self.settings.is_pair_optional
+        if either and columns["pair"] is None and _has_pairs(rows, self.column("text")):
+            columns["pair"] = _PAIR
+        if self.schema.has_required_columns(rows, columns, labelled=labelled):
             return self.with_columns(columns, rows.name)
-        has_texts = columns.text in rows.columns and columns.pair in {None, *rows.columns}
-        columns_by_role = {"text": columns.text, "pair": columns.pair} if has_texts else {}
-        if columns.label in rows.columns:
-            columns_by_role["label"] = columns.label
-        columns = Columns.parse(self.schema.find(rows, columns_by_role, labelled=labelled))
-        if either and columns.pair is None and not columns_by_role.get("text"):
+        has_texts = columns["text"] in rows.columns and columns["pair"] in {None, *rows.columns}
+        known = {role: columns[role] for role in ("text", "pair") if has_texts}
+        if columns["label"] in rows.columns:
+            known["label"] = columns["label"]
+        columns = self.schema.find(rows, known, labelled=labelled)
+        if either and columns["pair"] is None and not has_texts:
             _check_single(rows, columns)
         return self.with_columns(columns, rows.name)
 
-    def with_columns(self, columns: Columns, where: str) -> Self:
+    def with_columns(self, columns: RoleColumns, where: str) -> Self:
         """Return the same task for the columns of another table.
 
         Raises:
             DataError: the table has pairs of texts and the task takes single texts, or the reverse.
         """
-        own_columns = self.settings.columns
-        if columns == own_columns:
+        settings = self.settings
+        if columns == self.columns:
             return self
-        if not self.settings.is_pair_optional and (columns.pair is None) != (
-            own_columns.pair is None
+        if not settings.is_pair_optional and (columns["pair"] is None) != (
+            settings.pair_column is None
         ):
             takes, has = (
                 ("pairs of texts", "single texts")
-                if own_columns.pair
+                if settings.pair_column
                 else ("single texts", "pairs")
             )
             raise DataError(f"the model takes {takes}, and the table has {has}", where=where)
-        return type(self)(self.tokenizer, self.settings.with_values(columns=columns))
+        values = self._settings_of_columns(columns)
+        return type(self)(self.tokenizer, settings.with_values(**values))
 
 
 def _has_pairs(rows: Rows, text: str) -> bool:
@@ -274,20 +268,23 @@ def _check_no_pairs(rows: Sequence[Row], where: Sequence[str]) -> None:
             )
 
 
-def _check_single(rows: Rows, columns: Columns) -> None:
+def _check_single(rows: Rows, columns: RoleColumns) -> None:
     """Check that a table whose text column has no usual name holds no second text.
 
     Raises:
         DataError: another column holds texts too, so the rows may be pairs.
     """
-    others = [name for name in rows.columns if name not in (columns.text, columns.label)]
-    if columns.text.strip().lower() in TEXT_NAMES:
+    text = columns["text"]
+    assert isinstance(text, str), "the schema requires texts"
+    if text.strip().lower() in TEXT_NAMES:
         return
-    for name in others:
+    for name in rows.columns:
+        if name in (text, columns["label"]):
+            continue
         values = [row.get(name) for row in rows.sample]
         if 2 * sum(isinstance(value, str) and _is_prose(value) for value in values) > len(values):
             raise DataError(
-                f"cannot tell whether the rows are single texts (column {columns.text!r}) or "
+                f"cannot tell whether the rows are single texts (column {text!r}) or "
                 f"pairs with the column {name!r}",
                 where=rows.name,
                 fix="Call the columns of pairs text and pair; call that of single texts text.",
@@ -322,9 +319,9 @@ def has_single_output(checkpoint: PublishedCheckpoint) -> bool:
 def settings_of_checkpoint(checkpoint: PublishedCheckpoint) -> dict[str, Any]:
     """Return the settings of a task on texts, from another tool's checkpoint."""
     return {
-        "columns": Columns(
-            text="text", pair="pair" if checkpoint.takes_pairs else None, label="label"
-        ),
+        "text_column": "text",
+        "pair_column": "pair" if checkpoint.takes_pairs else None,
+        "label_column": "label",
         "is_pair_optional": not checkpoint.takes_pairs,
         "max_seq_length": checkpoint.max_length,
         "dropout": checkpoint.dropout(CLASSIFIER),

@@ -36,9 +36,8 @@ from ..nn.layers import Dropout, promote_to_float32
 from ..nn.losses import linear_cross_entropy
 from ..packed import Batch, Packed
 from .example import LabelledExample, Tokens, pack, sort_sequences
-from .labelled import LabelledTask, read_texts
+from .labelled import LabelledTask, check_length, read_texts
 from .task import DisplayValue, Evaluator, Network, Prediction
-from .task_options import check_length
 
 
 class TranslationNetwork(Network):
@@ -158,14 +157,14 @@ class TranslationTask(LabelledTask[LabelledExample]):
         )
 
     def text_row(self, text: str, pair: str | None = None) -> Row:
-        return {str(self.columns["source"]): text, str(self.columns["target"]): pair}
+        return {self.column("source"): text, self.column("target"): pair}
 
     def build_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[LabelledExample]:
         sides_of_rows = []
         for role in ("source", "target")[: 1 + labelled]:
-            column = str(self.columns[role])
+            column = self.column(role)
             texts = read_texts(rows, column, where)
             if role == "target" and not all(map(str.strip, texts)):
                 location = next(w for w, text in zip(where, texts, strict=True) if not text.strip())

@@ -15,7 +15,7 @@ import torch
 
 from ..data.rows import Rows
 from ..data.tables import Table, read_rows, reiterable
-from ..data.unlabelled import counted_unlabelled, without_unlabelled
+from ..data.unlabelled import LabelledTableOptions, counted_unlabelled, without_unlabelled
 from ..errors import DataError, OtherRunError, SettingsError, did_you_mean
 from ..inference.engine import labelled_examples
 from ..runs.run_directory import RunDirectory
@@ -23,10 +23,9 @@ from ..runs.run_files import read_data
 from ..tasks.dev_share import Dev, DevShare, check_share
 from ..tasks.example import LabelledExample
 from ..tasks.gold import GoldRows
-from ..tasks.labelled import LabelledTask
+from ..tasks.labelled import LabelledTask, TaskSettings
 from ..tasks.summary import DataSummary
 from ..tasks.task import ExampleT
-from ..tasks.task_options import TaskOptions
 from ..text.tokenizer import Tokenizer
 from ..utils.json_files import write_json
 from ..utils.progress import Progress
@@ -73,7 +72,8 @@ class LabelledData:
             BertworksError: the metrics need a package that is not installed.
         """
         check_share(dev)
-        options = kind.options.parse(settings.model_dump(include=set(kind.options.model_fields)))
+        options = kind.user_settings_in(settings)
+        assert isinstance(options, LabelledTableOptions), "how tables are read"
         if isinstance(train, str) and train == "-":
             raise DataError("training rows cannot be read from standard input", fix="Give a file.")
         as_table = {"columns": options.named_columns(), **options.table_options()}
@@ -98,7 +98,7 @@ class LabelledData:
         rows: Rows,
         dev_rows: Rows | None,
         dev: Dev | None,
-        options: TaskOptions,
+        options: TaskSettings,
         settings: FinetuneSettings,
         device: torch.device,
         run: Path | None,
@@ -204,7 +204,7 @@ def _with_labels(
     return labelled, dev_gold.rows, [*train_gold, dev_gold]
 
 
-def labelled_rows(kind: type[LabelledTask[Any]], rows: Rows, options: TaskOptions) -> Rows:
+def labelled_rows(kind: type[LabelledTask[Any]], rows: Rows, options: TaskSettings) -> Rows:
     """Return the rows of a table that have a label; a warning counts the others."""
     return without_unlabelled(rows, kind.find_label_columns(rows, options))
 

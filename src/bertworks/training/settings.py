@@ -391,12 +391,12 @@ class FinetuneSettings(TrainingSettings, AdapterSettings):
     def check_together(self) -> None:
         """Check that each given setting has an effect together with the others.
 
-        Not a validator, since a grid reads its settings one by one. An explicit `lora_rank=null`
-        counts as given, since a grid may list it with other ranks.
+        An explicit `lora_rank=null` counts as given, since a grid may list it with other ranks.
 
         Raises:
             SettingsError: a setting needs one that is not given, or an epoch that is never reached.
         """
+        super().check_together()
         if (unused := self.unused_decay_share) is not None:
             raise SettingsError(unused)
         if self.unfreeze_epochs is not None and self.unfreeze_epochs > self.epochs:
@@ -432,6 +432,6 @@ class FinetuneSettings(TrainingSettings, AdapterSettings):
 
 
 def settings_of(task: type[LabelledTask[Any]]) -> type[FinetuneSettings]:
-    """Return the class of a task's fine-tuning settings: `FinetuneSettings` and its options."""
-    both = create_model(f"{task.__name__}Settings", __base__=(FinetuneSettings, task.options))
-    return cast(type[FinetuneSettings], both)
+    """Return the class of a task's fine-tuning settings: `FinetuneSettings` and the task's."""
+    bases = (FinetuneSettings, task.user_settings())
+    return cast(type[FinetuneSettings], create_model(f"{task.__name__}Settings", __base__=bases))

@@ -17,22 +17,20 @@ import torch
 from numpy.typing import NDArray
 
 from ..data.rows import Rows
-from ..data.schema import Columns, find_columns
+from ..data.schema import RoleColumns, find_columns
 from ..data.text_inputs import Texts
 from ..errors import BertworksWarning, DataError, SettingsError
 from ..inference import engine
 from ..loading import load
 from ..model import Model
 from ..runs.run_directory import TEACHER_VECTORS, RunDirectory
-from ..tasks.classification import ClassificationOptions, ClassificationTask
+from ..tasks.classification import ClassificationSettings, ClassificationTask
 from ..tasks.distilled_classification import DistilledTask
 from ..tasks.example import LabelledExample
-from ..tasks.labelled import LabelledTask
-from ..tasks.retrieval.columns import RetrievalColumns
+from ..tasks.labelled import LabelledTask, TaskSettings
 from ..tasks.retrieval.distillation import StudentTask, principal_axes
-from ..tasks.retrieval.settings import RetrievalOptions, RetrievalSettings
-from ..tasks.task_options import TaskOptions
-from ..tasks.texts import TEXTS, TextSettings
+from ..tasks.retrieval.settings import RetrievalSettings
+from ..tasks.texts import TEXTS
 from ..text.tokenizer import Tokenizer
 from ..utils.progress import Progress
 from .settings import FinetuneSettings
@@ -45,7 +43,7 @@ def read_with_teacher(
     tokenizer: Tokenizer,
     rows: Rows,
     dev: Rows | None,
-    options: TaskOptions,
+    options: TaskSettings,
     settings: FinetuneSettings,
     device: torch.device,
     run: Path | None,
@@ -85,12 +83,12 @@ def _student_of_classifier(
     tokenizer: Tokenizer,
     rows: Rows,
     dev: Rows | None,
-    options: TaskOptions,
+    options: TaskSettings,
     settings: FinetuneSettings,
     device: torch.device,
     progress: Progress | None,
 ) -> tuple[DistilledTask, list[LabelledExample]]:
-    assert isinstance(options, ClassificationOptions) and settings.teacher is not None
+    assert isinstance(options, ClassificationSettings) and settings.teacher is not None
     teacher = load(settings.teacher, device=device)
     if not isinstance(teacher.task, ClassificationTask):
         raise SettingsError(
@@ -100,21 +98,16 @@ def _student_of_classifier(
     for option in ("balance_classes", "label_smoothing", "lm_weight"):
         if value := getattr(options, option):
             raise SettingsError(f"{option}={value} is not for a student; it learns probabilities")
-    columns = _columns(rows, dev, options.columns_by_role(TEXTS))
+    columns = _columns(rows, dev, options)
     reader = teacher.task.with_columns(columns, rows.name)
-    task = DistilledTask(
-        tokenizer,
-        teacher.task.settings.with_values(
-            columns=columns,
-            is_pair_optional=False,
-            **options.values_for(TextSettings),
-            positive_label=options.positive_label or teacher.task.settings.positive_label,
-            class_weights=None,
-            label_smoothing=0.0,
-            lm_weight=0.0,
-        ),
-        settings.temperature,
-    )
+    values = options.model_dump(include=set(ClassificationSettings.model_fields))
+    values |= {f"{role}_column": column for role, column in columns.items()}
+    values["labels"] = teacher.task.labels
+    for name in ("positive_label", "no_label"):
+        if values[name] is None:
+            values[name] = getattr(teacher.task.settings, name)
+    student_settings = ClassificationSettings.parse(values)
+    task = DistilledTask(tokenizer, student_settings, settings.temperature)
     unlabelled, examples = list(_unlabelled(task, rows)), []
     update = _counter(progress)
     answers = engine.predict(teacher.network, reader, rows)  # type: ignore[arg-type]
@@ -126,29 +119,30 @@ def _student_of_classifier(
     return task, examples
 
 
-def _columns(rows: Rows, dev: Rows | None, names: dict[str, str | None]) -> Columns:
+def _columns(rows: Rows, dev: Rows | None, settings: ClassificationSettings) -> RoleColumns:
     """Return the columns of a student's training rows; that of the labels may be in dev alone.
 
     Raises:
         DataError: a named column does not exist, or a column of texts cannot be detected.
     """
-    label = names["label"]
+    label = settings.label_column
+    names = {"text": settings.text_column, "pair": settings.pair_column, "label": label}
     if label is None or dev is None or rows.has(label):
-        return Columns.parse(TEXTS.find(rows, names, labelled=False))
-    found = Columns.parse(TEXTS.find(rows, {**names, "label": None}, labelled=False))
-    return found.with_values(label=dev.column(label))
+        return TEXTS.find(rows, names, labelled=False)
+    columns = TEXTS.find(rows, {**names, "label": None}, labelled=False)
+    return {**columns, "label": dev.column(label)}
 
 
 def _student_of_sentence_encoder(
     tokenizer: Tokenizer,
     rows: Rows,
-    options: TaskOptions,
+    options: TaskSettings,
     settings: FinetuneSettings,
     device: torch.device,
     run: Path | None,
     progress: Progress | None,
 ) -> tuple[StudentTask, list[LabelledExample]]:
-    assert isinstance(options, RetrievalOptions) and settings.teacher is not None
+    assert isinstance(options, RetrievalSettings) and settings.teacher is not None
     for option in ("loss", "negative_columns", "symmetric"):
         if value := getattr(options, option):
             raise SettingsError(f"{option}={value} is not for a student, which learns from texts")
@@ -163,18 +157,19 @@ def _student_of_sentence_encoder(
         raise DataError(
             "a student learns from texts, and these are pairs", where=rows.name, fix=fix
         )
-    columns = RetrievalColumns(
-        query=options.query_column or "query",
-        passage=options.passage_column or "passage",
-        score=options.score_column,
-    )
-    values = {k: v for k, v in options.values_for(RetrievalSettings).items() if v is not None}
+    values = options.model_dump(include=set(RetrievalSettings.model_fields))
+    values |= {
+        "query_column": options.query_column or "query",
+        "passage_column": options.passage_column or "passage",
+        "text_column": None,  # of training alone: the saved model reads pairs
+        "loss": "in-batch",
+    }
     vectors = _vectors(
         teacher, Texts(rows, text_columns.text, is_repeatable=True), settings, run, progress
     )
     task = StudentTask(
         tokenizer,
-        RetrievalSettings.parse(values | {"columns": columns}),
+        RetrievalSettings.parse(values),
         text_columns.text,
         principal_axes(vectors),
     )

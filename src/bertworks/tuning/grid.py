@@ -132,7 +132,7 @@ def finetune_grid(
         # With several GPUs, each process sees only its own.
         place = computes_on if len(places) == 1 else computes_on.type
         do = partial(finetune, model, task, train=train, dev=dev, device=place, **settings)
-        options = kind.options.model_fields
+        options = kind.user_settings().model_fields
         result = GridLoop(run, do, space, seed_numbers, options, places, progress).all()
         result.save()
         return result

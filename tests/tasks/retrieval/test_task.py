@@ -10,8 +10,7 @@ import pytest
 
 from bertworks.data.tables import read_rows
 from bertworks.errors import DataError, SettingsError
-from bertworks.tasks.retrieval.columns import RetrievalColumns
-from bertworks.tasks.retrieval.settings import RetrievalOptions
+from bertworks.tasks.retrieval.settings import RetrievalSettings
 from bertworks.tasks.retrieval.task import RetrievalTask
 from bertworks.text.tokenizer import Tokenizer
 
@@ -21,7 +20,7 @@ TOKENIZER = Tokenizer.from_vocabulary(PIECES)
 
 
 def task_from(rows: Sequence[dict[str, Any]], **options: Any) -> RetrievalTask:
-    given = RetrievalOptions.parse({"max_seq_length": 8, **options})
+    given = RetrievalSettings.parse({"max_seq_length": 8, **options})
     return RetrievalTask.from_table(TOKENIZER, read_rows(rows), given)
 
 
@@ -82,8 +81,8 @@ def test_columns_choose_the_loss(row: Any, options: Any, loss: str, columns: Any
     assert task.best_metric == ("spearman" if loss == "cosine" else "mrr@10")
     if columns is not None:
         names = ("query", "passage", "negatives", "score")
-        expected = RetrievalColumns(**dict(zip(names, columns, strict=False)))
-        assert task.settings.columns == expected
+        expected = {"negatives": (), "score": None, **dict(zip(names, columns, strict=False))}
+        assert task.columns == expected
 
 
 @pytest.mark.parametrize(
@@ -98,7 +97,7 @@ def test_range_of_scores_is_found(scores: Sequence[float], expected: tuple[float
 def test_labels_that_can_only_be_scores_are_scores(labels: Sequence[float]) -> None:
     task = task_from([{"question1": "a", "question2": "b", "label": label} for label in labels])
     assert task.settings.loss == "cosine"
-    assert task.settings.columns.score == "label"
+    assert task.settings.score_column == "label"
 
 
 @pytest.mark.parametrize("labels", [(0, 1, 2), (1, 1), ("entailment", "neutral")])
@@ -106,7 +105,7 @@ def test_ambiguous_labels_are_an_error(labels: Sequence[Any]) -> None:
     rows = [{"premise": "a", "hypothesis": "b", "label": label} for label in labels]
     with pytest.raises(DataError, match=r"score_column=label; or loss=in-batch"):
         task_from(rows)
-    assert task_from(rows, loss="in-batch").settings.columns.score is None
+    assert task_from(rows, loss="in-batch").settings.score_column is None
 
 
 def test_the_same_table_is_read_as_it_was_trained_on() -> None:
@@ -134,7 +133,7 @@ def test_a_frame_may_lack_negatives() -> None:
 def test_another_table_may_have_other_columns() -> None:
     task = task_from([{"query": "a", "positive": "b", "negative": "c"}])
     same = task.for_table(read_rows([{"positive": "b", "query": "a"}]), labelled=True)
-    assert same.settings.columns == RetrievalColumns(query="query", passage="positive")
+    assert same.columns == {"query": "query", "passage": "positive", "negatives": (), "score": None}
     assert same.metrics == ("accuracy@1", "mrr@10", "recall@10")
     sts = read_rows([{"sentence1": "a", "sentence2": "b", "score": s} for s in (1, 5)])
     scoring_task = task.for_table(sts, labelled=True)
@@ -184,7 +183,6 @@ def test_faulty_tables_are_errors(row: Any, options: Any, says: str) -> None:
     ("options", "says"),
     [
         ({"dropout": 0.1}, "retrieval has no output layer"),
-        ({"loss": "in-batch", "score_column": "s"}, "score_column='s' is not for loss=in-batch"),
         ({"score_range": [5, 0]}, "is not a range"),
         ({"pooling": "pooler"}, "pooling='pooler'"),
         ({"loss": "contrastive"}, "loss='contrastive'"),
@@ -192,11 +190,13 @@ def test_faulty_tables_are_errors(row: Any, options: Any, says: str) -> None:
 )
 def test_settings_that_do_not_fit(options: Any, says: str) -> None:
     with pytest.raises(SettingsError, match=says):
-        RetrievalOptions.parse(options)
+        RetrievalSettings.parse(options)
 
 
-def test_scores_have_no_other_side() -> None:
+def test_scores_have_one_loss_and_no_other_side() -> None:
     rows = [{"sentence1": "a", "sentence2": "b", "score": score} for score in (0.5, 1.0)]
+    with pytest.raises(SettingsError, match="score_column='score' is not for loss=in-batch"):
+        task_from(rows, loss="in-batch", score_column="score")
     with pytest.raises(SettingsError, match="symmetric=true is not for loss=cosine"):
         task_from(rows, symmetric=True)
     triple = {"query": "a", "positive": "b", "negative": "c"}

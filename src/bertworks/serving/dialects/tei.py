@@ -444,11 +444,11 @@ def describe_row_context(task: Task[Any] | None) -> dict[str, Any] | None:
     """
     method = None if task is None else type(task).add_context
     if isinstance(task, TaggingTask) and method is TaggingTask.add_context:
-        settings, columns = task.settings, task.settings.columns
+        settings = task.settings
         if not settings.document_context:
             return None
         words = settings.max_seq_length
-        return {"word": columns.word, "document": columns.document, "words": words}
+        return {"word": task.column("word"), "document": settings.document_column, "words": words}
     return None if method in (None, Task.add_context) else {}
 
 

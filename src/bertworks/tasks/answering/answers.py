@@ -73,6 +73,13 @@ SCHEMA = Schema(
     Role("impossible", ("is_impossible", "impossible"), of_label=True, optional=True),
 )
 
+USUAL_COLUMNS = {
+    "question_column": "question",
+    "context_column": "context",
+    "answers_column": "answers",
+}
+"""The columns of rows for a published model, which does not name them."""
+
 
 def read_answers(
     row: Row, columns: Mapping[str, Column], where: str | None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -15,9 +13,7 @@ from ...nn.heads import TokenHead
 from ...nn.layers import promote_to_float32
 from ...packed import Batch, Padded
 from ..task import Network, reshape_by_row
-
-SpanLoss = Literal["mean", "sum"]
-Softmax = Literal["sequence", "passage"]
+from .settings import Softmax, SpanLoss
 
 
 class AnsweringNetwork(Network):

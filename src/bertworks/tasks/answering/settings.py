@@ -1,18 +1,19 @@
-"""Options and settings of question answering."""
+"""Settings of question answering."""
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from ...settings.base import Settings
-from ..task_options import TaskOptions, TaskSettings, check_stride
-from .network import Softmax, SpanLoss
+from ..labelled import TaskSettings, check_stride, detected
+
+SpanLoss = Literal["mean", "sum"]
+Softmax = Literal["sequence", "passage"]
 
 
-class _SharedSettings(Settings):
-    """Settings of windows and answers."""
+class AnsweringSettings(TaskSettings):
+    """Columns, windows and answers."""
 
     max_seq_length: int = Field(384, ge=8, description="maximum tokens per window")
     stride: int = Field(128, ge=1, description="tokens between the starts of windows")
@@ -28,11 +29,6 @@ class _SharedSettings(Settings):
         "sequence",
         description="over all tokens of the window, as in the original, or the passage's",
     )
-
-
-class AnsweringOptions(_SharedSettings, TaskOptions):
-    """Options of question answering."""
-
     question_column: str | None = Field(
         None, description="column name or number; detected if omitted"
     )
@@ -46,26 +42,12 @@ class AnsweringOptions(_SharedSettings, TaskOptions):
     impossible_column: str | None = Field(
         None, description="column that says whether a question has no answer; detected if omitted"
     )
+    unanswerable: bool = detected(False, "some questions have no answer")
+    null_threshold: float = detected(
+        0.0, "no answer is predicted if it beats the best span's score by more than this"
+    )
 
-    @model_validator(mode="after")
-    def _check_stride(self) -> Self:
+    def check_together(self) -> None:
+        super().check_together()
         usual = type(self).model_fields["stride"].default
         check_stride(None if self.stride == usual else self.stride, self.max_seq_length)
-        return self
-
-
-class AnsweringSettings(_SharedSettings, TaskSettings):
-    """Settings that are saved with a question-answering model."""
-
-    question: str = Field("question", description="the column of questions")
-    context: str = Field("context", description="the column of passages")
-    answers: str = Field("answers", description="the column of answers")
-    start: str | None = Field(None, description="the column of their starts, if it is another")
-    impossible: str | None = Field(
-        None, description="the column that says whether a question has no answer"
-    )
-    unanswerable: bool = Field(False, description="some questions have no answer")
-    null_threshold: float = Field(
-        0.0,
-        description="no answer is predicted if it beats the best span's score by more than this",
-    )

@@ -29,13 +29,12 @@ from ...text.tokenizer import Tokenizer
 from ...text.windows import segment_windows
 from ..evaluators import ScoredEvaluator
 from ..example import pack, sort_sequences
-from ..labelled import LabelledTask, read_texts
+from ..labelled import LabelledTask, TaskSettings, check_length, read_texts
 from ..task import DisplayValue, Evaluator, Prediction
-from ..task_options import TaskOptions, TaskSettings, check_length
-from .answers import SCHEMA, read_answers
+from .answers import SCHEMA, USUAL_COLUMNS, read_answers
 from .network import AnsweringNetwork, answering_loss_sum
 from .scores import AnsweringScores
-from .settings import AnsweringOptions, AnsweringSettings
+from .settings import AnsweringSettings
 from .spans import (
     AnsweringExample,
     AnswerMatch,
@@ -90,7 +89,6 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
     head = SPANS
     best_metric = "f1"
     schema = SCHEMA
-    options: ClassVar[type[TaskOptions]] = AnsweringOptions
     has_majority_baseline = False
     settings_class: ClassVar[type[TaskSettings]] = AnsweringSettings
     settings: AnsweringSettings
@@ -118,7 +116,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         cls,
         rows: Rows,
         columns: RoleColumns,
-        options: TaskOptions,  # noqa: ARG003
+        settings: AnsweringSettings,  # noqa: ARG003
     ) -> dict[str, Any]:
         return {
             "unanswerable": any(not read_answers(row, columns, where)[0] for where, row in rows)
@@ -131,7 +129,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         length = min(_PUBLISHED_LENGTH, checkpoint.max_length)
         stride, dropout = min(128, length // 4), checkpoint.dropout(cls.head)
         settings = AnsweringSettings.parse(
-            {"max_seq_length": length, "stride": stride, "dropout": dropout}
+            {**USUAL_COLUMNS, "max_seq_length": length, "stride": stride, "dropout": dropout}
         )
         return cls(checkpoint.tokenizer, settings)
 
@@ -142,20 +140,20 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
 
     def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:
         article = [(TITLE,)] if TITLE in rows.columns else []
-        return [*article, (self.settings.context,)]
+        return [*article, (self.column("context"),)]
 
     def text_row(self, text: str, pair: str | None = None) -> Row:
         if pair is None:
             raise DataError("the model takes a question and a passage", where=repr(text))
-        return {self.settings.question: text, self.settings.context: pair}
+        return {self.column("question"): text, self.column("context"): pair}
 
     def build_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[AnsweringExample]:
         """Tokenise many rows at once; a passage shared by several rows is tokenised once."""
-        settings = self.settings
-        questions = read_texts(rows, settings.question, where)
-        contexts = dict(zip(read_texts(rows, settings.context, where), where, strict=True))
+        context_column = self.column("context")
+        questions = read_texts(rows, self.column("question"), where)
+        contexts = dict(zip(read_texts(rows, context_column, where), where, strict=True))
         parts = self.tokenizer.segments(list(contexts), where=list(contexts.values()))
         passages = {
             text: replace(part, offsets=with_marks(part.offsets, text))
@@ -167,7 +165,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
                 first_index + index,
                 row,
                 segments[index],
-                passages[row[settings.context]],
+                passages[row[context_column]],
                 where[index],
                 labelled,
             )
@@ -204,7 +202,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
             start = end = -1
             if texts:
                 text = texts[0]
-                start, match = locate_answer(row[settings.context], text, starts[0])
+                start, match = locate_answer(row[self.column("context")], text, starts[0])
                 if match != "not found":  # no token covers the spaces around the answer
                     end = start + len(text.rstrip())
                     start += len(text) - len(text.lstrip())
@@ -223,7 +221,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
             sequences=windows,
             target=targets,
             truncated_tokens=max(0, len(question) - settings.max_question_tokens),
-            texts=(row[settings.question], row[settings.context]),
+            texts=(row[self.column("question")], row[self.column("context")]),
             where=where,
             answers=answers,
             match=match,

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from itertools import product
 
 from ...data.rows import Row, Rows, listing, parse_json_cell, value_of
-from ...data.schema import PAIR_NAMES, QUERY_NAMES, Role, Schema
+from ...data.schema import PAIR_NAMES, QUERY_NAMES, Role, RoleColumns, Schema
 from ...errors import DataError
-from ...settings.base import Settings
 from ..labels import read_finite_number
 
 POSITIVE_NAMES = ("positive", "pos")
@@ -28,37 +27,17 @@ SCHEMA = Schema(
 )
 
 
-class RetrievalColumns(Settings):
-    """The columns that rows are read from."""
-
-    query: str  # the queries, or the first texts of scored pairs
-    passage: str  # the passage that belongs to each query, or the second texts
-    # passages that do not belong to the query; a column holds a text, a list of texts, or nothing
-    negatives: tuple[str, ...] = ()
-    score: str | None = None  # the similarity of the two texts of a pair
-
-    def __str__(self) -> str:
-        first, second = ("query", "positive") if self.score is None else ("text", "second text")
-        parts = [(first, self.query), (second, self.passage)]
-        parts += [("negative", name) for name in self.negatives]
-        parts += [("score", self.score)] if self.score is not None else []
-        return ", ".join(f"{role} = {name!r}" for role, name in parts)
-
-
 def find_retrieval_columns(
     rows: Rows,
+    names: RoleColumns,
     *,
-    query: str | None = None,
-    passage: str | None = None,
-    negatives: Sequence[str] | None = None,
-    score: str | None = None,
     labelled: bool = True,
     may_score: bool = True,
-) -> RetrievalColumns:
+) -> RoleColumns:
     """Find the column of each role.
 
     Args:
-        query, passage, negatives, score: names or numbers of columns; guessed if None.
+        names: names or numbers of columns by role; those that are None are guessed.
         labelled: whether to find negatives and scores.
         may_score: whether to guess a column of scores. It is guessed only if there are no negatives
             and the passage's column is not called positive.
@@ -70,10 +49,10 @@ def find_retrieval_columns(
     columns = rows.columns
     by_name = {name.strip().lower(): name for name in columns}
 
-    def resolve_name(name: str | None) -> str | None:
-        return None if name is None else rows.column(name)
-
-    query_column, passage_column, score_column = map(resolve_name, (query, passage, score))
+    query_column, passage_column, score_column = (
+        rows.column(name) if isinstance(name := names[role], str) else None
+        for role in ("query", "passage", "score")
+    )
     pairs = [*product(QUERY_NAMES, PASSAGE_NAMES), *PAIR_NAMES]
     if len(columns) == 2:
         first, second = (name.strip().lower() for name in columns)
@@ -93,9 +72,11 @@ def find_retrieval_columns(
         )
     texts = text_columns[0]
     if not labelled:
-        return RetrievalColumns(query=texts[0], passage=texts[1])
+        return {"query": texts[0], "passage": texts[1], "negatives": None, "score": None}
+    negatives = names["negatives"]
     if negatives is not None:
-        negative_columns = [rows.column(name) for name in negatives]
+        parts = negatives.split(",") if isinstance(negatives, str) else negatives
+        negative_columns = [rows.column(part.strip()) for part in parts]
     else:
         negative_columns = [name for name in columns if _NEGATIVE.fullmatch(name.strip().lower())]
     may_score = (
@@ -103,9 +84,12 @@ def find_retrieval_columns(
     )
     if score_column is None and may_score:
         score_column = _guess_score(rows, by_name.get, texts)
-    return RetrievalColumns(
-        query=texts[0], passage=texts[1], negatives=tuple(negative_columns), score=score_column
-    )
+    return {
+        "query": texts[0],
+        "passage": texts[1],
+        "negatives": tuple(negative_columns),
+        "score": score_column,
+    }
 
 
 def _guess_score(

@@ -28,8 +28,7 @@ from ...nn.config import EncoderConfig
 from ...packed import Batch
 from ...text.tokenizer import Tokenizer
 from ..example import LabelledExample, collate_labelled
-from ..labelled import read_texts
-from ..task_options import check_length
+from ..labelled import check_length, read_texts
 from .network import RetrievalNetwork
 from .settings import RetrievalSettings
 from .task import RetrievalTask

@@ -33,7 +33,8 @@ class RetrievalNetwork(Network):
     def __init__(self, config: EncoderConfig, settings: RetrievalSettings) -> None:
         super().__init__()
         self.encoder = Encoder(config, pooler=False)
-        self._settings = settings
+        assert settings.pooling is not None, "the task has chosen one"
+        self._settings, self._pooling = settings, settings.pooling
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return `retrieval`: the sum of the losses of rows; of negatives in the triplet loss."""
@@ -74,7 +75,7 @@ class RetrievalNetwork(Network):
         )
 
     def _encode(self, packed: Packed) -> Float[Tensor, "sequences hidden_size"]:
-        vectors = pool(promote_to_float32(self.encoder(packed)), packed, self._settings.pooling)
+        vectors = pool(promote_to_float32(self.encoder(packed)), packed, self._pooling)
         return F.normalize(vectors, dim=-1)
 
 

@@ -1,4 +1,4 @@
-"""Options and settings of retrieval."""
+"""Settings of retrieval."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from ...settings.base import Settings
 from ...settings.pooling import TrainedPooling
-from ..task_options import TaskOptions, TaskSettings
-from .columns import RetrievalColumns
+from ..labelled import TaskSettings
 
 Loss = Literal["in-batch", "triplet", "cosine"]
 """The loss that vectors are trained with; see `network`.
@@ -20,8 +18,8 @@ Loss = Literal["in-batch", "triplet", "cosine"]
 """
 
 
-class _SharedSettings(Settings):
-    """Settings of losses and of truncation."""
+class RetrievalSettings(TaskSettings):
+    """Columns, loss and pooling of retrieval."""
 
     scale: float = Field(
         20.0,
@@ -47,22 +45,11 @@ class _SharedSettings(Settings):
     truncation: Literal["longest_first", "error"] = Field(
         "longest_first", description="whether longer texts are truncated, or an error"
     )
-
-    @model_validator(mode="after")
-    def _check_score_range(self) -> Self:
-        if self.score_range is not None and not self.score_range[0] < self.score_range[1]:
-            raise ValueError(f"score_range={list(self.score_range)} is not a range")
-        return self
-
-
-class RetrievalOptions(TaskOptions, _SharedSettings):
-    """Columns, loss and pooling of retrieval."""
-
     query_column: str | None = Field(None, description="column name or number; detected if omitted")
     passage_column: str | None = Field(
         None, description="column of the passage, or of the second text of a scored pair"
     )
-    negative_columns: str | None = Field(
+    negative_columns: str | tuple[str, ...] | None = Field(
         None, description="names or numbers, comma-separated; a column may hold lists"
     )
     score_column: str | None = Field(
@@ -80,17 +67,9 @@ class RetrievalOptions(TaskOptions, _SharedSettings):
     )
 
     @model_validator(mode="after")
-    def _check_options(self) -> Self:
+    def _check_values(self) -> Self:
+        if self.score_range is not None and not self.score_range[0] < self.score_range[1]:
+            raise ValueError(f"score_range={list(self.score_range)} is not a range")
         if self.dropout is not None:
             raise ValueError(f"dropout={self.dropout}: retrieval has no output layer")
-        if self.score_column is not None and self.loss not in {None, "cosine"}:
-            raise ValueError(f"score_column={self.score_column!r} is not for loss={self.loss}")
         return self
-
-
-class RetrievalSettings(TaskSettings, _SharedSettings):
-    """Settings that are saved with a retrieval model."""
-
-    columns: RetrievalColumns = Field(description="the columns that rows are read from")
-    loss: Loss = "in-batch"
-    pooling: TrainedPooling = "mean"

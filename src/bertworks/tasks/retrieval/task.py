@@ -20,21 +20,21 @@ from torch import Tensor
 
 from ...checkpoints.sentence import SentenceSettings
 from ...data.rows import Row, Rows, text_of
+from ...data.schema import RoleColumns, names_of
 from ...errors import DataError, SettingsError
 from ...nn.config import EncoderConfig
 from ...packed import Batch
 from ...text.tokenizer import Tokenizer
 from ..evaluators import RegressionEvaluator
 from ..example import LabelledExample, Tokens
-from ..labelled import LabelledTask
+from ..labelled import LabelledTask, TaskSettings, check_length
 from ..labels import read_finite_number
 from ..task import DisplayValue, Evaluator, Prediction
-from ..task_options import TaskOptions, TaskSettings, check_length
-from .columns import SCHEMA, RetrievalColumns, find_retrieval_columns, read_negatives
+from .columns import SCHEMA, find_retrieval_columns, read_negatives
 from .evaluator import RankingEvaluator
 from .network import RetrievalNetwork
 from .packing import pack_texts
-from .settings import RetrievalOptions, RetrievalSettings
+from .settings import RetrievalSettings
 
 
 class RetrievalTask(LabelledTask[LabelledExample]):
@@ -42,16 +42,17 @@ class RetrievalTask(LabelledTask[LabelledExample]):
 
     name: ClassVar[str] = "retrieval"
     schema = SCHEMA
-    options: ClassVar[type[TaskOptions]] = RetrievalOptions
     has_majority_baseline = False
     teacher_outputs = "vectors"
     settings_class: ClassVar[type[TaskSettings]] = RetrievalSettings
     settings: RetrievalSettings
 
     def __init__(self, tokenizer: Tokenizer, settings: RetrievalSettings) -> None:
-        super().__init__(tokenizer, settings)
-        self.additive = settings.loss != "in-batch"
-        self.best_metric = "mrr@10" if settings.columns.score is None else "spearman"
+        self.pooling = settings.pooling or "mean"
+        loss = settings.loss or ("in-batch" if settings.score_column is None else "cosine")
+        super().__init__(tokenizer, settings.with_values(loss=loss, pooling=self.pooling))
+        self.additive = loss != "in-batch"
+        self.best_metric = "mrr@10" if settings.score_column is None else "spearman"
 
     @classmethod
     def inherit_options(cls, sentence: SentenceSettings | None) -> dict[str, Any]:
@@ -61,89 +62,69 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         return {"pooling": sentence.pooling, **({} if limit is None else {"max_seq_length": limit})}
 
     @classmethod
-    def _columns_of(cls, rows: Rows, options: RetrievalOptions) -> RetrievalColumns:
-        negatives = options.negative_columns
-        return find_retrieval_columns(
-            rows,
-            query=options.query_column,
-            passage=options.passage_column,
-            negatives=None
-            if negatives is None
-            else [name.strip() for name in negatives.split(",")],
-            score=options.score_column,
-            may_score=options.loss in {None, "cosine"},
-        )
+    def _find_columns(cls, rows: Rows, settings: RetrievalSettings) -> RoleColumns:
+        may_score = settings.loss in {None, "cosine"}
+        return find_retrieval_columns(rows, cls._columns_in(settings), may_score=may_score)
 
     @classmethod
-    def find_label_columns(cls, rows: Rows, options: TaskOptions) -> list[str]:
-        assert isinstance(options, RetrievalOptions)
-        if options.text_column is not None:  # single texts, with a teacher's vectors as targets
+    def find_label_columns(cls, rows: Rows, settings: RetrievalSettings) -> list[str]:
+        if settings.text_column is not None:  # single texts, with a teacher's vectors as targets
             return []
-        score = cls._columns_of(rows, options).score
-        return [] if score is None else [score]
+        return cls._label_columns(cls._find_columns(rows, settings))
 
     @classmethod
-    def from_table(cls, tokenizer: Tokenizer, rows: Rows, options: TaskOptions) -> Self:
-        assert isinstance(options, RetrievalOptions)
-        if options.text_column is not None:
+    def from_table(cls, tokenizer: Tokenizer, rows: Rows, settings: TaskSettings) -> Self:
+        assert isinstance(settings, RetrievalSettings)
+        if settings.text_column is not None:
             raise SettingsError(
-                f"text_column={options.text_column!r} does nothing without teacher",
+                f"text_column={settings.text_column!r} does nothing without teacher",
                 fix="Name query_column and passage_column.",
             )
-        columns = cls._columns_of(rows, options)
-        loss = options.loss or ("in-batch" if columns.score is None else "cosine")
-        if loss == "cosine" and columns.score is None:
+        if settings.score_column is not None and settings.loss not in {None, "cosine"}:
+            what = f"score_column={settings.score_column!r} is not for loss={settings.loss}"
+            raise SettingsError(what)
+        columns = cls._find_columns(rows, settings)
+        loss = settings.loss or ("in-batch" if columns["score"] is None else "cosine")
+        if loss == "cosine" and columns["score"] is None:
             raise _missing_column_error(rows, "scores", "score_column")
-        if loss == "triplet" and not columns.negatives:
+        if loss == "triplet" and not columns["negatives"]:
             raise _missing_column_error(rows, "negatives", "negative_columns")
-        if options.symmetric and loss != "in-batch":
+        if settings.symmetric and loss != "in-batch":
             raise SettingsError(f"symmetric=true is not for loss={loss}")
         if loss != "cosine":
-            columns = columns.with_values(score=None)
-        values = {k: v for k, v in options.values_for(RetrievalSettings).items() if v is not None}
-        values |= {"columns": columns, "loss": loss}
-        if columns.score is not None and options.score_range is None:
-            scores = [read_finite_number(row, columns.score, where) for where, row in rows]
+            columns["score"] = None
+        values = settings.model_dump(include=set(cls.settings_class.model_fields))
+        values |= {**cls._settings_of_columns(columns), "loss": loss}
+        if isinstance(score := columns["score"], str) and settings.score_range is None:
+            scores = [read_finite_number(row, score, where) for where, row in rows]
             values["score_range"] = find_score_range(scores)
             if min(scores) == max(scores):
-                what = f"all scores (column {columns.score!r}) are {scores[0]:g}"
+                what = f"all scores (column {score!r}) are {scores[0]:g}"
                 raise DataError(what, where=rows.name)
         return cls(tokenizer, RetrievalSettings.parse(values))
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
-        columns = self.settings.columns
-        required_columns = {columns.query, columns.passage}
-        if labelled:
-            required_columns |= {*columns.negatives, *filter(None, [columns.score])}
-        if required_columns <= set(rows.columns):
+        columns = self.columns
+        roles = columns if labelled else ("query", "passage")
+        if {name for role in roles for name in names_of(columns[role])} <= set(rows.columns):
             return self
-
-        def keep_present(name: str | None) -> str | None:
-            return name if name in rows.columns else None
-
-        has_negatives = columns.negatives and set(columns.negatives) <= set(rows.columns)
-        new_columns = find_retrieval_columns(
-            rows,
-            query=keep_present(columns.query),
-            passage=keep_present(columns.passage),
-            negatives=columns.negatives if has_negatives else None,
-            score=keep_present(columns.score),
-            labelled=labelled,
-            may_score=columns.score is not None
-            or not {columns.query, columns.passage} <= set(rows.columns),
-        )
-        values: dict[str, Any] = {"columns": new_columns}
-        if new_columns.score is not None:
-            sample = [read_finite_number(row, new_columns.score, rows.name) for row in rows.sample]
+        has_texts = {columns["query"], columns["passage"]} <= set(rows.columns)
+        known = {
+            role: column if column and set(names_of(column)) <= set(rows.columns) else None
+            for role, column in columns.items()
+        }
+        may_score = columns["score"] is not None or not has_texts
+        columns = find_retrieval_columns(rows, known, labelled=labelled, may_score=may_score)
+        values = self._settings_of_columns(columns)
+        if isinstance(score := columns["score"], str):
+            sample = [read_finite_number(row, score, rows.name) for row in rows.sample]
             values["score_range"] = self.settings.score_range or find_score_range(sample)
         return type(self)(self.tokenizer, self.settings.with_values(**values))
 
     @property
     def sentence(self) -> SentenceSettings:
-        settings = self.settings
-        return SentenceSettings(
-            pooling=settings.pooling, normalize=True, max_seq_length=settings.max_seq_length
-        )
+        limit = self.settings.max_seq_length
+        return SentenceSettings(pooling=self.pooling, normalize=True, max_seq_length=limit)
 
     def network(self, config: EncoderConfig) -> RetrievalNetwork:
         check_length(self.settings.max_seq_length, config)
@@ -159,11 +140,18 @@ class RetrievalTask(LabelledTask[LabelledExample]):
             )
 
     def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:  # noqa: ARG002
-        return [(self.settings.columns.query,)]
+        return [(self.column("query"),)]
 
     @property
     def columns_text(self) -> str:
-        return str(self.settings.columns)
+        is_scored = self.settings.score_column is not None
+        titles = {"query": "query", "passage": "positive", "negatives": "negative"}
+        titles |= {"query": "text", "passage": "second text"} if is_scored else {}
+        return ", ".join(
+            f"{titles.get(role, role)} = {name!r}"
+            for role, column in self.columns.items()
+            for name in names_of(column)
+        )
 
     def text_row(self, text: str, pair: str | None = None) -> Row:
         if pair is None:
@@ -172,26 +160,27 @@ class RetrievalTask(LabelledTask[LabelledExample]):
                 where=repr(text),
                 fix="Give a pair of texts; bertworks embed makes vectors, bertworks search finds.",
             )
-        return {self.settings.columns.query: text, self.settings.columns.passage: pair}
+        return {self.column("query"): text, self.column("passage"): pair}
 
     def build_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[LabelledExample]:
-        settings, columns = self.settings, self.settings.columns
+        settings, negatives = self.settings, names_of(self.columns["negatives"])
+        text_columns = self.column("query"), self.column("passage")
         texts: list[list[str]] = []
         scores: list[float | None] = [None] * len(rows)
         for index, (row, location) in enumerate(zip(rows, where, strict=True)):
-            parts = [text_of(row, column, location) for column in (columns.query, columns.passage)]
+            parts = [text_of(row, column, location) for column in text_columns]
             if labelled:
-                parts += read_negatives(row, columns.negatives, location)
-                if settings.loss == "triplet" and columns.negatives and len(parts) == 2:
+                parts += read_negatives(row, negatives, location)
+                if settings.loss == "triplet" and negatives and len(parts) == 2:
                     raise DataError("the row has no negative", where=location)
-                if columns.score is not None:
+                if settings.score_column is not None:
                     assert settings.score_range is not None, "found in the table"
                     low, high = settings.score_range
-                    scores[index] = (read_finite_number(row, columns.score, location) - low) / (
-                        high - low
-                    )
+                    scores[index] = (
+                        read_finite_number(row, settings.score_column, location) - low
+                    ) / (high - low)
             texts.append(parts)
         return self.build_examples_from_texts(texts, first_index, where, scores)
 
@@ -257,11 +246,11 @@ class RetrievalTask(LabelledTask[LabelledExample]):
     @property
     def metrics(self) -> tuple[str, ...]:
         """The metrics that the evaluator computes."""
-        has_scores = self.settings.columns.score is not None
+        has_scores = self.settings.score_column is not None
         return RegressionEvaluator.metrics if has_scores else RankingEvaluator.metrics
 
     def evaluator(self) -> Evaluator:
-        has_scores = self.settings.columns.score is not None
+        has_scores = self.settings.score_column is not None
         return RegressionEvaluator() if has_scores else RankingEvaluator()
 
 

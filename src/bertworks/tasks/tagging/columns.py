@@ -11,25 +11,10 @@ from ...data.record_formats import DOCUMENT
 from ...data.rows import LocatedRow, Row, Rows, listing, parse_json_cell, value_of
 from ...data.schema import Role, RoleColumns, Schema
 from ...errors import DataError, truncate_repr
-from ...settings.base import Settings
 
 WORD_NAMES = ("words", "tokens", "form")
 DOCUMENT_NAMES = (DOCUMENT, "document_id", "doc_id")
 TAG_NAMES = ("tags", "ner_tags", "labels", "label", "upos", "pos_tags", "pos", "upos_tags")
-
-
-class WordColumns(Settings):
-    """The columns that tagging reads; those of words and tags hold a list in each row."""
-
-    word: str  # the words
-    tag: str | None = None  # their tags; None if unknown
-    # its value is equal in all rows of a document, which must be consecutive; None if rows are read
-    # without context
-    document: str | None = None
-
-    def __str__(self) -> str:
-        parts = {"words": self.word, "tags": self.tag, "document": self.document}
-        return ", ".join(f"{role} = {name!r}" for role, name in parts.items() if name is not None)
 
 
 def find_numbered_columns(rows: Rows) -> list[str]:
@@ -58,9 +43,12 @@ SCHEMA = Schema(
 
 
 def find_columns(
-    rows: Rows, training_columns: WordColumns, *, labelled: bool, document_context: bool
-) -> WordColumns:
-    """Return the columns that are read from a table.
+    rows: Rows, training_columns: RoleColumns, *, labelled: bool, document_context: bool
+) -> RoleColumns:
+    """Return the columns that are read from a table: of words, tags and documents.
+
+    The value of the column of documents is equal in all rows of a document, which must be
+    consecutive; it is None if rows are read without context.
 
     Args:
         training_columns: those of the training table, which are used where the table has them.
@@ -70,19 +58,17 @@ def find_columns(
     Raises:
         DataError: a required column cannot be found.
     """
-    if not labelled and training_columns.word not in rows.columns and "text" in rows.columns:
-        return training_columns  # plain texts
-    columns: RoleColumns = {"word": training_columns.word, "tag": training_columns.tag}
+    columns = dict(training_columns)
+    if not labelled and columns["word"] not in rows.columns and "text" in rows.columns:
+        return columns  # plain texts
+    document = columns["document"]
     if not SCHEMA.has_required_columns(rows, columns, labelled=labelled):
-        present_columns = {
-            role: column for role, column in columns.items() if column in rows.columns
-        }
-        columns = SCHEMA.find(rows, present_columns, labelled=labelled)
-    document = training_columns.document
+        known = {role: columns[role] for role in ("word", "tag") if columns[role] in rows.columns}
+        columns = SCHEMA.find(rows, known, labelled=labelled)
     if document_context:
-        present_document = document if document in rows.columns else None
-        document = find_document_column(rows, present_document, required=labelled)
-    return WordColumns.parse({**columns, "document": document})
+        name = document if isinstance(document, str) and document in rows.columns else None
+        document = find_document_column(rows, name, required=labelled)
+    return {**columns, "document": document}
 
 
 def find_document_column(rows: Rows, name: str | None, *, required: bool) -> str | None:
@@ -135,7 +121,7 @@ CONTEXT_BEFORE, CONTEXT_AFTER = "context_before", "context_after"
 
 
 def add_context(
-    rows: Iterable[LocatedRow], columns: WordColumns, limit: int
+    rows: Iterable[LocatedRow], words: str, document: str | None, limit: int
 ) -> Iterator[tuple[LocatedRow, Row]]:
     """Yield each row together with its values plus the words around it in its document.
 
@@ -146,22 +132,23 @@ def add_context(
     document or a column of words is not changed; context that a row already has is kept.
 
     Args:
+        words, document: the columns of words and of documents.
         limit: maximum words on each side.
 
     Raises:
         DataError: a row of a document has no list of words.
     """
 
-    def document(row: LocatedRow) -> object:
-        if columns.document is None or columns.word not in row.values:  # or a plain text
+    def document_of(row: LocatedRow) -> object:
+        if document is None or words not in row.values:  # or a plain text
             return None
-        return row.values.get(columns.document)
+        return row.values.get(document)
 
-    for name, members in groupby(rows, document):
+    for name, members in groupby(rows, document_of):
         if name is None:
             yield from ((row, row.values) for row in members)
         else:
-            yield from _add_context_of_document(members, columns.word, limit)
+            yield from _add_context_of_document(members, words, limit)
 
 
 def _add_context_of_document(

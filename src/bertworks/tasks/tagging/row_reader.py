@@ -47,6 +47,7 @@ class RowReader:
 
     def __init__(self, tokenizer: Tokenizer, settings: TaggingSettings) -> None:
         self._tokenizer, self._settings = tokenizer, settings
+        self._word_column = settings.word_column or "words"
         self._label_indices = {label: number for number, label in enumerate(settings.labels)}
         self._tag_numbers = {tag: settings.tags.index(tag) for tag in settings.tags}
         self._has_warned = False
@@ -73,7 +74,7 @@ class RowReader:
         return inputs, self._tokenize(inputs, where)
 
     def _is_text(self, row: Row) -> bool:
-        return self._settings.columns.word not in row and isinstance(row.get("text"), str)
+        return self._word_column not in row and isinstance(row.get("text"), str)
 
     def _tokenize(self, inputs: Sequence[TaggingInput], where: Sequence[str]) -> list[Segment]:
         """Tokenise rows, and add its words to each plain text."""
@@ -109,13 +110,13 @@ class RowReader:
     def _input_of(self, row: Row, where: str, *, labelled: bool) -> TaggingInput:
         """A row's words and, if labelled, the targets of those that have a tag."""
         settings = self._settings
-        words = read_strings(row, settings.columns.word, where)
+        words = read_strings(row, self._word_column, where)
         context = self._context_of(row, where)
         if not labelled:
             return TaggingInput(words, *context)
-        if settings.columns.tag is None:
+        if settings.tag_column is None:
             raise DataError("the task has no column of tags", where=where)
-        tags = read_strings(row, settings.columns.tag, where)
+        tags = read_strings(row, settings.tag_column, where)
         if len(tags) != len(words):
             raise DataError(f"{len(words)} words, but {len(tags)} tags", where=where)
         if settings.spans:
@@ -143,7 +144,7 @@ class RowReader:
         if settings.spans:
             span_tags = [read_tag(tag, settings.types) for tag in tags]
             spans = find_spans([tag or OUTSIDE_TAG for tag in span_tags])
-            converted_tags = write_spans(spans, len(tags), settings.scheme)
+            converted_tags = write_spans(spans, len(tags), settings.tag_scheme)
             numbers = [self._label_index(tag) for tag in converted_tags]
             is_known = [tag is not None for tag in span_tags]
         else:

@@ -1,4 +1,4 @@
-"""Options and settings of tagging."""
+"""Settings of tagging."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from ..task_options import TaskOptions, TaskSettings
-from .columns import WordColumns
+from ...errors import SettingsError
+from ..labelled import TaskSettings, detected
 from .notation import find_notation, read_tag
 from .tags import Scheme, split_tag
 from .windows import LabelledPiece
@@ -16,7 +16,7 @@ from .windows import LabelledPiece
 Decoding = Literal["constrained", "free"]
 
 
-class TaggingOptions(TaskOptions):
+class TaggingSettings(TaskSettings):
     """Columns, tags and windows of tagging."""
 
     word_column: str | None = Field(None, description="column name or number; detected if omitted")
@@ -45,30 +45,21 @@ class TaggingOptions(TaskOptions):
         "a column named document",
     )
 
-    @model_validator(mode="after")
-    def _check_document_column(self) -> Self:
+    labels: tuple[str, ...] = detected((), "the tags, in order")
+    spans: bool = detected(False, "whether tags mark spans")
+    notation: str | None = detected(
+        None, "how the table writes tags that mark spans, if not as usual"
+    )
+    spellings: tuple[str, ...] = detected(
+        (), "words of the training data that BERT's basic tokenization would split"
+    )
+
+    def check_together(self) -> None:
+        super().check_together()
         if self.document_column is not None and not self.document_context:
-            what = f"document_column={self.document_column!r} needs document_context=true"
-            raise ValueError(what)
-        return self
-
-
-class TaggingSettings(TaskSettings):
-    """Settings that are saved with a tagging model."""
-
-    labels: tuple[str, ...] = Field(min_length=1, description="the tags, in order")
-    spans: bool = Field(description="whether tags mark spans")
-    notation: str | None = Field(
-        None, description="how the table writes tags that mark spans, if not as usual"
-    )
-    spellings: tuple[str, ...] = Field(
-        (), description="words of the training data that BERT's basic tokenization would split"
-    )
-    columns: WordColumns = Field(description="the columns that rows are read from")
-    stride: int | None = Field(None, ge=1)
-    labelled_piece: LabelledPiece = "first"
-    decoding: Decoding = "constrained"
-    document_context: bool = False
+            raise SettingsError(
+                f"document_column={self.document_column!r} needs document_context=true"
+            )
 
     @model_validator(mode="after")
     def _check_labels(self) -> Self:
@@ -90,6 +81,7 @@ class TaggingSettings(TaskSettings):
         return tuple(read_tag(label, self.types) or label for label in self.labels)
 
     @property
-    def scheme(self) -> Scheme:
-        """The scheme of tags that mark spans."""
+    def tag_scheme(self) -> Scheme:
+        """The scheme of the tags, if these mark spans; those of published models may be another
+        than `scheme`."""
         return "bioes" if any(split_tag(tag)[0] in "ES" for tag in self.tags) else "bio"

@@ -27,13 +27,11 @@ from ...nn.config import EncoderConfig
 from ...packed import Batch
 from ...text.tokenizer import Tokenizer
 from ..example import pack, sort_sequences
-from ..labelled import LabelledTask
+from ..labelled import LabelledTask, TaskSettings, check_length
 from ..labels import build_label_entries
 from ..task import DisplayValue, Evaluator, Prediction
-from ..task_options import TaskOptions, TaskSettings, check_length
 from .columns import (
     SCHEMA,
-    WordColumns,
     add_context,
     find_columns,
     find_document_column,
@@ -43,7 +41,7 @@ from .evaluator import TaggingEvaluator
 from .network import TaggingNetwork
 from .notation import find_notation, find_span_warning
 from .row_reader import RowReader
-from .settings import TaggingOptions, TaggingSettings
+from .settings import TaggingSettings
 from .tags import build_labels, find_best_path, find_legal_transitions, find_spans
 from .text_words import Spellings, find_spellings
 from .windows import TaggingExample, make_windows
@@ -56,7 +54,6 @@ class TaggingTask(LabelledTask[TaggingExample]):
     head = TAGS
     schema = SCHEMA
     best_metric = "accuracy"  # "f1" if tags mark spans
-    options: ClassVar[type[TaskOptions]] = TaggingOptions
     settings_class: ClassVar[type[TaskSettings]] = TaggingSettings
     settings: TaggingSettings
 
@@ -70,9 +67,8 @@ class TaggingTask(LabelledTask[TaggingExample]):
 
     @classmethod
     def settings_from_rows(
-        cls, rows: Rows, columns: RoleColumns, options: TaskOptions
+        cls, rows: Rows, columns: RoleColumns, settings: TaggingSettings
     ) -> dict[str, Any]:
-        assert isinstance(options, TaggingOptions)
         column = columns["tag"]
         assert isinstance(column, str), "tags were asked for"
         word_column = columns["word"]
@@ -85,20 +81,20 @@ class TaggingTask(LabelledTask[TaggingExample]):
         if not counts:
             raise DataError("the table has no tags", where=rows.name)
         document = None
-        if options.document_context:
-            document = find_document_column(rows, options.document_column, required=True)
+        if settings.document_context:
+            document = find_document_column(rows, settings.document_column, required=True)
         labels, notation = tuple(sorted(counts)), None
-        if options.scheme != "plain":
+        if settings.scheme != "plain":
             notation = find_notation(counts)
             _warn(find_span_warning(counts), rows.name)
             if notation is not None:
-                labels = build_labels(notation.types, options.scheme)
+                labels = build_labels(notation.types, settings.scheme)
         return {
             "labels": labels,
             "spans": notation is not None,
             "notation": None if notation is None else notation.note,
             "spellings": find_spellings(words),
-            "columns": {**columns, "document": document},
+            "document_column": document,
         }
 
     @classmethod
@@ -113,7 +109,8 @@ class TaggingTask(LabelledTask[TaggingExample]):
                 "labels": labels,
                 "spans": notation is not None,
                 "notation": None if notation is None else notation.note,
-                "columns": WordColumns(word="words", tag="tags"),
+                "word_column": "words",
+                "tag_column": "tags",
                 "max_seq_length": checkpoint.max_length,
                 "dropout": checkpoint.dropout(cls.head),
                 # Published models use different schemes, and may lack some of a scheme's tags.
@@ -133,19 +130,20 @@ class TaggingTask(LabelledTask[TaggingExample]):
         check_length(self.settings.max_seq_length, config)
         return TaggingNetwork(config, len(self.settings.labels), self.settings.dropout)
 
-    @property
-    def column_names(self) -> Sequence[str]:
-        columns = self.settings.columns
-        return [name for name in (columns.word, columns.tag, columns.document) if name is not None]
+    @classmethod
+    def _columns_in(cls, settings: TaskSettings) -> RoleColumns:
+        assert isinstance(settings, TaggingSettings)
+        return {**super()._columns_in(settings), "document": settings.document_column}
 
     def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:
-        columns = self.settings.columns
-        document = columns.document or find_document_column(rows, None, required=False)
-        return [*([(document,)] if document else []), (columns.word,)]
+        document = self.settings.document_column
+        document = document or find_document_column(rows, None, required=False)
+        return [*([(document,)] if document else []), (self.column("word"),)]
 
     @property
     def columns_text(self) -> str:
-        text = str(self.settings.columns)
+        document = self.settings.document_column
+        text = super().columns_text + ("" if document is None else f", document = {document!r}")
         notation = self.settings.notation or "tags mark spans"
         return f"{text}; {notation}" if self.settings.spans else text
 
@@ -157,19 +155,20 @@ class TaggingTask(LabelledTask[TaggingExample]):
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
         settings = self.settings
         columns = find_columns(
-            rows, settings.columns, labelled=labelled, document_context=settings.document_context
+            rows, self.columns, labelled=labelled, document_context=settings.document_context
         )
-        if columns != settings.columns:
-            settings = settings.with_values(columns=columns)
+        values = self._settings_of_columns(columns) | {"document_column": columns["document"]}
+        settings = settings.with_values(**values)
         if labelled and settings.spans:
-            settings = settings.with_values(notation=_notation_of(rows, columns.tag))
+            settings = settings.with_values(notation=_notation_of(rows, settings.tag_column))
         return self if settings == self.settings else type(self)(self.tokenizer, settings)
 
     def add_context(self, rows: Iterable[LocatedRow]) -> Iterator[tuple[LocatedRow, Row]]:
         settings = self.settings
         if not settings.document_context:
             return super().add_context(rows)
-        return add_context(rows, settings.columns, limit=settings.max_seq_length)
+        document, limit = settings.document_column, settings.max_seq_length
+        return add_context(rows, self.column("word"), document, limit=limit)
 
     def build_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
