@@ -21,6 +21,7 @@ from bertworks.convert.model_editing import add_tokens
 from bertworks.errors import CheckpointError, OutputError
 from bertworks.packed import Packed
 from bertworks.tasks import find_task_class
+from bertworks.tasks.choice import USUAL_COLUMNS
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.definition import AddedPiece, Frame, Roles
@@ -456,7 +457,7 @@ def test_an_answering_model_of_the_original_release_is_read(original, tmp_path):
             {"labels": ("a", "b"), "text_column": "t"},
             "no classifiers of several labels per row",
         ),
-        ("choice", {}, "for 'choice_head."),
+        ("choice", USUAL_COLUMNS, "for 'choice_head."),
         ("translation", {"source_column": "s", "target_column": "t"}, "for 'decoder."),
     ],
 )

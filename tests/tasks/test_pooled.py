@@ -30,11 +30,17 @@ KINDS = [ClassificationTask, RegressionTask]
 
 
 def task_of(kind: type, *, pair: bool = False, **values: Any) -> Any:
-    columns = {"text": "text", "pair": "pair" if pair else None, "label": "label"}
-    given = {"columns": columns, "max_seq_length": LIMIT, "truncation": "windows", **values}
-    return kind.from_dict(
-        {**given, "labels": ("0", "1")} if kind is ClassificationTask else given, TOKENIZER
-    )
+    columns = {"text_column": "text", "pair_column": "pair" if pair else None}
+    settings: dict[str, Any] = {
+        **columns,
+        "label_column": "label",
+        "max_seq_length": LIMIT,
+        "truncation": "windows",
+        **values,
+    }
+    if kind is ClassificationTask:
+        settings["labels"] = ("0", "1")
+    return kind.from_dict(settings, TOKENIZER)
 
 
 def predicted(task: Any, network: Any, batch: Any) -> torch.Tensor:

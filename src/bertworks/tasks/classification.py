@@ -26,7 +26,7 @@ from ..packed import Batch
 from .classifier import ClassifierTask
 from .evaluators import MultiLabelEvaluator
 from .example import LabelledExample, collate_labelled
-from .labelled import TaskSettings, detected
+from .labelled import TaskSettings, detected_setting
 from .labels import count_labels, read_label_names, sort_labels
 from .task import DisplayValue, Evaluator, Prediction, Task
 from .text_network import ClassificationNetwork, MultiLabelNetwork, TextClassifierNetwork
@@ -42,8 +42,8 @@ class TextClassifierSettings(TextSettings):
     balance_classes: bool = Field(
         False, description="weight rare classes higher, so that all classes count the same"
     )
-    labels: tuple[str, ...] = detected((), "names of the classes, in order")
-    class_weights: tuple[float, ...] | None = detected(
+    labels: tuple[str, ...] = detected_setting((), "names of the classes, in order")
+    class_weights: tuple[float, ...] | None = detected_setting(
         None, "weight of each class in the loss; all 1 if omitted"
     )
 

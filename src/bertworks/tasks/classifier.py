@@ -25,7 +25,7 @@ from ..nn.losses import cross_entropy_sum
 from ..packed import Batch
 from .evaluators import SingleLabelEvaluator
 from .example import ExampleT, collate_labelled
-from .labelled import LABEL, LabelledTask, TaskSettings, detected
+from .labelled import LABEL, LabelledTask, TaskSettings, detected_setting
 from .labels import (
     MARKS,
     build_label_entries,
@@ -61,7 +61,7 @@ class ClassifierNetwork(Network):
 class ClassifierSettings(TaskSettings):
     """Settings of such a task."""
 
-    labels: tuple[str, ...] = detected((), "names of the classes, in order")
+    labels: tuple[str, ...] = detected_setting((), "names of the classes, in order")
 
     @model_validator(mode="after")
     def _check_labels(self) -> Self:

@@ -28,12 +28,12 @@ from .task import Task
 LABEL = "label"
 """The role of the column with the targets, in tasks with one target per row."""
 
-_DETECTED = {"detected": True}
+_DETECTED_MARK = {"detected": True}
 
 
-def detected(default: Any, description: str) -> Any:
+def detected_setting(default: Any, description: str) -> Any:
     """A setting of a task that comes from the training rows or a checkpoint, not from the user."""
-    return Field(default, description=description, json_schema_extra=dict(_DETECTED))
+    return Field(default, description=description, json_schema_extra=dict(_DETECTED_MARK))
 
 
 class TaskSettings(Settings):
@@ -63,7 +63,7 @@ def _user_settings(settings: type[TaskSettings]) -> type[TaskSettings]:
     detected_fields = {
         name: field.default
         for name, field in settings.model_fields.items()
-        if field.json_schema_extra == _DETECTED
+        if field.json_schema_extra == _DETECTED_MARK
     }
     members = {
         "__module__": settings.__module__,

@@ -28,7 +28,7 @@ from ..nn.layers import promote_to_float32
 from ..packed import Batch
 from .evaluators import RegressionEvaluator
 from .example import LabelledExample, collate_labelled
-from .labelled import TaskSettings, detected
+from .labelled import TaskSettings, detected_setting
 from .labels import build_label_entries, read_finite_number
 from .task import DisplayValue, Evaluator, Prediction
 from .text_network import TextNetwork
@@ -61,7 +61,7 @@ _MAX_TARGET = float(np.finfo(np.float32).max)  # targets are float32
 class RegressionSettings(TextSettings):
     """Settings of a regression."""
 
-    activation: Activation = detected(
+    activation: Activation = detected_setting(
         "identity", "function of the network's output that gives the value"
     )
 

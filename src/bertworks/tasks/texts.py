@@ -30,7 +30,7 @@ from .labelled import (
     TaskSettings,
     check_length,
     check_stride,
-    detected,
+    detected_setting,
     read_texts,
 )
 from .text_network import Pooling, WindowPooling
@@ -93,7 +93,7 @@ class TextSettings(TaskSettings):
         False,
         description="read pairs in both orders and add their vectors (GPT)",
     )
-    is_pair_optional: bool = detected(
+    is_pair_optional: bool = detected_setting(
         False, "rows may be single texts or pairs: a published model does not say"
     )
 
@@ -221,10 +221,10 @@ class TextTask(LabelledTask[LabelledExample]):
         if self.schema.has_required_columns(rows, columns, labelled=labelled):
             return self.with_columns(columns, rows.name)
         has_texts = columns["text"] in rows.columns and columns["pair"] in {None, *rows.columns}
-        known = {role: columns[role] for role in ("text", "pair") if has_texts}
+        table_columns = {role: columns[role] for role in ("text", "pair") if has_texts}
         if columns["label"] in rows.columns:
-            known["label"] = columns["label"]
-        columns = self.schema.find(rows, known, labelled=labelled)
+            table_columns["label"] = columns["label"]
+        columns = self.schema.find(rows, table_columns, labelled=labelled)
         if either and columns["pair"] is None and not has_texts:
             _check_single(rows, columns)
         return self.with_columns(columns, rows.name)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from ..labelled import TaskSettings, check_stride, detected
+from ..labelled import TaskSettings, check_stride, detected_setting
 
 SpanLoss = Literal["mean", "sum"]
 Softmax = Literal["sequence", "passage"]
@@ -42,8 +42,8 @@ class AnsweringSettings(TaskSettings):
     impossible_column: str | None = Field(
         None, description="column that says whether a question has no answer; detected if omitted"
     )
-    unanswerable: bool = detected(False, "some questions have no answer")
-    null_threshold: float = detected(
+    unanswerable: bool = detected_setting(False, "some questions have no answer")
+    null_threshold: float = detected_setting(
         0.0, "no answer is predicted if it beats the best span's score by more than this"
     )
 

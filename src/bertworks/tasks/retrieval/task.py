@@ -109,12 +109,14 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         if {name for role in roles for name in names_of(columns[role])} <= set(rows.columns):
             return self
         has_texts = {columns["query"], columns["passage"]} <= set(rows.columns)
-        known = {
+        table_columns = {
             role: column if column and set(names_of(column)) <= set(rows.columns) else None
             for role, column in columns.items()
         }
         may_score = columns["score"] is not None or not has_texts
-        columns = find_retrieval_columns(rows, known, labelled=labelled, may_score=may_score)
+        columns = find_retrieval_columns(
+            rows, table_columns, labelled=labelled, may_score=may_score
+        )
         values = self._settings_of_columns(columns)
         if isinstance(score := columns["score"], str):
             sample = [read_finite_number(row, score, rows.name) for row in rows.sample]

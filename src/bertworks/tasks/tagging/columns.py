@@ -63,8 +63,10 @@ def find_columns(
         return columns  # plain texts
     document = columns["document"]
     if not SCHEMA.has_required_columns(rows, columns, labelled=labelled):
-        known = {role: columns[role] for role in ("word", "tag") if columns[role] in rows.columns}
-        columns = SCHEMA.find(rows, known, labelled=labelled)
+        table_columns = {
+            role: columns[role] for role in ("word", "tag") if columns[role] in rows.columns
+        }
+        columns = SCHEMA.find(rows, table_columns, labelled=labelled)
     if document_context:
         name = document if isinstance(document, str) and document in rows.columns else None
         document = find_document_column(rows, name, required=labelled)

@@ -8,7 +8,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from ...errors import SettingsError
-from ..labelled import TaskSettings, detected
+from ..labelled import TaskSettings, detected_setting
 from .notation import find_notation, read_tag
 from .tags import Scheme, split_tag
 from .windows import LabelledPiece
@@ -45,12 +45,12 @@ class TaggingSettings(TaskSettings):
         "a column named document",
     )
 
-    labels: tuple[str, ...] = detected((), "the tags, in order")
-    spans: bool = detected(False, "whether tags mark spans")
-    notation: str | None = detected(
+    labels: tuple[str, ...] = detected_setting((), "the tags, in order")
+    spans: bool = detected_setting(False, "whether tags mark spans")
+    notation: str | None = detected_setting(
         None, "how the table writes tags that mark spans, if not as usual"
     )
-    spellings: tuple[str, ...] = detected(
+    spellings: tuple[str, ...] = detected_setting(
         (), "words of the training data that BERT's basic tokenization would split"
     )
 
