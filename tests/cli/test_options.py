@@ -25,7 +25,7 @@ def _inner(*, depth: Annotated[int, typer.Option(min=1, max=9)] = 1) -> int:
     return depth
 
 
-def _shared(
+def _group(
     source: str, *, depth: Annotated[int, OptionGroup(_inner)], force: bool = False
 ) -> dict[str, Any]:
     """What several verbs have.
@@ -39,7 +39,7 @@ def _shared(
 
 
 def _verb(
-    group: Annotated[dict[str, Any], OptionGroup(_shared)],
+    group: Annotated[dict[str, Any], OptionGroup(_group)],
     rest: list[str] | None = None,
     *,
     no_check: bool = False,
@@ -74,7 +74,7 @@ def test_options_are_read_from_signatures_and_docstrings(app: typer.Typer) -> No
         "FROM <str> Where from, in words that need two lines. [required] [WORD]… <list[str]> Words."
     )
     names = [line.split()[0] for line in options.splitlines() if line.startswith("  --")]
-    assert names[:5] == ["--no-check", "--depth", "--force", "--json", "--install-completion"]
+    assert names[:5] == ["--no-check", "--force", "--depth", "--json", "--install-completion"]
     assert "--no-force" not in options
     assert "--depth N" in options and "1<=x<=9" in options
 

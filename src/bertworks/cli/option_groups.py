@@ -42,20 +42,23 @@ def with_groups(function: Callable[..., Any]) -> Callable[..., Any]:
     text, args = _read_docstring(function)
     own = inspect.signature(function, eval_str=True).parameters
     groups: dict[str, Callable[..., Any]] = {}
+    own_parameters: dict[str, Parameter] = {}
+    group_parameters: dict[str, Parameter] = {}
     arguments: dict[str, Parameter] = {}
-    options: dict[str, Parameter] = {}
-    shared_options: dict[str, Parameter] = {}
     for name, parameter in own.items():
         group = _mark(parameter.annotation, OptionGroup)
         if group is None:
-            option = _declare(parameter, args)
-            is_argument = isinstance(_mark(option.annotation, ParameterInfo), ArgumentInfo)
-            (arguments if is_argument else options)[name] = option
-            continue
-        groups[name] = with_groups(group.function)
-        for key, option in inspect.signature(groups[name]).parameters.items():
-            is_argument = isinstance(_mark(option.annotation, ParameterInfo), ArgumentInfo)
-            (arguments if is_argument else shared_options)[key] = option
+            new_parameters = {name: _declare(parameter, args)}
+            own_parameters |= new_parameters
+        else:
+            groups[name] = with_groups(group.function)
+            new_parameters = dict(inspect.signature(groups[name]).parameters)
+            group_parameters |= new_parameters
+        arguments |= {
+            key: each
+            for key, each in new_parameters.items()
+            if isinstance(_mark(each.annotation, ParameterInfo), ArgumentInfo)
+        }
 
     def run(**values: Any) -> Any:
         group_values = {
@@ -66,8 +69,8 @@ def with_groups(function: Callable[..., Any]) -> Callable[..., Any]:
             **{name: (group_values if name in groups else values)[name] for name in own}
         )
 
-    parameters = arguments | options | shared_options
-    signature = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in parameters.values()]
+    in_order = arguments | own_parameters | group_parameters
+    signature = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in in_order.values()]
     run.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in signature}
     run.__name__, run.__doc__ = function.__name__, text
