@@ -12,7 +12,14 @@ import pytest
 import torch
 
 import bertworks as bw
-from bertworks.analysis.search import Hit, Index, _relevance, _rerank, _sort_results
+from bertworks.analysis.search import (
+    Hit,
+    Index,
+    _pair_scorer,
+    _relevance,
+    _rerank,
+    _sort_results,
+)
 from bertworks.data.text_inputs import read_texts
 from bertworks.errors import BertworksError, DataError, OutputError, SettingsError
 from bertworks.loading import load
@@ -232,7 +239,7 @@ def test_reranking_equal_scores_keeps_the_order_of_the_candidates(
     one = reranker(task)
     monkeypatch.setattr(one, "predict", lambda pairs: [{"value": scores[b]} for _, b in pairs])
     hits = [Hit(0.0, 0.0, row, f"text {row}", text) for row, text in enumerate(texts)]
-    (hits_by_score,) = _rerank(["q"], [hits], one, _relevance(one), {})
+    (hits_by_score,) = _rerank(["q"], [hits], _pair_scorer(one, {}))
     keys = [(-scores[hit.text], hit.row) for hit in hits_by_score]
     assert keys == sorted(keys)
     assert [hit.score for hit in hits_by_score] == [scores[hit.text] for hit in hits_by_score]

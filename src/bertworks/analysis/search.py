@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import islice
+from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple, Self, Unpack
@@ -218,8 +219,7 @@ class Index:
             raise SettingsError(f"top_k={top_k}: must be at least 1")
         if not queries:
             return []
-        is_late = rerank is not None and rerank.similarity_function == "maxsim"
-        relevance = None if rerank is None or is_late else _relevance(rerank)
+        score = None if rerank is None else _pair_scorer(rerank, self._engine)
         function = self.model.similarity_function
         vectors: Any = self.model.embed(
             data=read_texts(queries, name="query"),
@@ -242,10 +242,8 @@ class Index:
             ]
             for own_scores, own_rows in zip(scores.tolist(), rows.tolist(), strict=True)
         ]
-        if rerank is not None and relevance is not None:
-            hits_of_queries = _rerank(queries, hits_of_queries, rerank, relevance, self._engine)
-        elif rerank is not None:
-            hits_of_queries = _rerank_late(queries, hits_of_queries, rerank, self._engine)
+        if score is not None:
+            hits_of_queries = _rerank(queries, hits_of_queries, score)
         return [hits[:top_k] for hits in hits_of_queries]
 
     def _find_nearest(
@@ -368,40 +366,44 @@ class Relevance(NamedTuple):
     order: float
 
 
+PairScorer = Callable[[Sequence[tuple[str, str]]], Iterable[Relevance]]
+"""Computes the relevance of each text to its query, from pairs of query and text."""
+
+
 def _rerank(
-    queries: Sequence[str],
-    hits_of_queries: Sequence[Sequence[Hit]],
-    model: Model,
-    relevance: Callable[[Prediction], Relevance],
-    engine: Mapping[str, Any],
+    queries: Sequence[str], hits_of_queries: Sequence[Sequence[Hit]], score: PairScorer
 ) -> list[list[Hit]]:
+    """Order each query's hits by their relevance; equal ones stay as retrieved."""
     pairs = [
         (query, hit.text)
         for query, hits in zip(queries, hits_of_queries, strict=True)
         for hit in hits
     ]
-    predictions = iter(model.predict(pairs, **engine))
+    relevances = iter(score(pairs))
     reranked_hits = []
     for hits in hits_of_queries:
-        scored = [(hit, relevance(next(predictions))) for hit in hits]
-        scored.sort(key=lambda pair: -pair[1].order)  # stable: equal ones stay as retrieved
+        scored = [(hit, next(relevances)) for hit in hits]
+        scored.sort(key=lambda pair: -pair[1].order)
         reranked_hits.append([hit._replace(score=relevance.score) for hit, relevance in scored])
     return reranked_hits
 
 
-def _rerank_late(
-    queries: Sequence[str],
-    hits_of_queries: Sequence[Sequence[Hit]],
-    model: Model,
-    engine: Mapping[str, Any],
-) -> list[list[Hit]]:
-    """Order each query's hits by late interaction; equal ones stay as retrieved."""
-    hits_by_score = []
-    for query, hits in zip(queries, hits_of_queries, strict=True):
-        (scores,) = model.similarity(query, [hit.text for hit in hits], **engine)
-        order = np.argsort(-scores, kind="stable")
-        hits_by_score.append([hits[at]._replace(score=float(scores[at])) for at in order])
-    return hits_by_score
+def _pair_scorer(model: Model, engine: Mapping[str, Any]) -> PairScorer:
+    """Return the function of a reranker: late interaction, or predictions for pairs.
+
+    Raises:
+        BertworksError: the model does not score pairs of texts.
+    """
+    if model.similarity_function == "maxsim":
+
+        def score_late(pairs: Sequence[tuple[str, str]]) -> Iterator[Relevance]:
+            for query, group in groupby(pairs, itemgetter(0)):
+                (scores,) = model.similarity(query, [text for _, text in group], **engine)
+                yield from (Relevance(score, score) for score in scores.tolist())
+
+        return score_late
+    relevance = _relevance(model)
+    return lambda pairs: map(relevance, model.predict(pairs, **engine))
 
 
 def _log_odds(probabilities: Mapping[str, float], label: str) -> float:
