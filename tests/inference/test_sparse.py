@@ -133,6 +133,9 @@ def test_a_server_gives_the_same_sparse_vectors(splade: Path) -> None:
             assert client.embed_sparse(TEXTS) == expected
             with pytest.raises(ServerError, match="makes sparse vectors"):
                 client.embed(TEXTS)
+        path = server.http.get("/openapi.json").json()["paths"]["/embed_sparse"]["post"]
+        example = path["requestBody"]["content"]["application/json"]["example"]
+        assert len(server.ask("/embed_sparse", example)) == 1
         inputs = {"source_sentence": TEXTS[0], "sentences": TEXTS[1:]}
         scores = server.ask("/similarity", {"model": "splade", "inputs": inputs})
         (similar,) = model.similarity(TEXTS[:1], TEXTS[1:], **FP32)

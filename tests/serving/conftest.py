@@ -129,6 +129,21 @@ def save_models(root: Path) -> dict[str, str]:
     return paths
 
 
+def save_changed(source: str, folder: Path, **settings: Any) -> str:
+    """Save a model with other settings of its task; return its directory."""
+    model = bw.load(source, device="cpu")
+    assert model.task is not None
+    task = type(model.task)(model.tokenizer, model.task.settings.with_values(**settings))
+    Model(model.tokenizer, task, model.network).save(folder)
+    return str(folder)
+
+
+def save_tagger_of_documents(directories: dict[str, str], folder: Path) -> str:
+    """Save a tagger to which the rows of a document are context of each other."""
+    settings: dict[str, Any] = {"document_column": "document", "document_context": True}
+    return save_changed(directories["tagger"], folder, **settings)
+
+
 @pytest.fixture(scope="session")
 def get_model(directories: dict[str, str]) -> Callable[[str], Model]:
     """The same models in this process."""

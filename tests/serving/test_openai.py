@@ -188,21 +188,13 @@ def test_the_client_comes_again_when_the_server_is_busy(
     assert response.json()["error"]["type"] == "rate_limit_error"
 
 
-def test_rerank_as_cohere_and_jina_have_it(server: Running) -> None:
+def test_documents_to_rank_may_be_objects(server: Running) -> None:
     documents = ["a river", {"text": "the door was open"}, "deep"]
     body = {"model": "reranker", "query": TEXTS[0], "documents": documents}
     answer = server.ask("/v1/rerank", {**body, "top_n": 2, "return_documents": True})
-    assert answer["model"] == "reranker"
-    assert len(answer["results"]) == 2
-    ranks = server.ask(
-        "/rerank",
-        {"model": "reranker", "query": TEXTS[0], "texts": ["a river", "the door was open", "deep"]},
-    )
-    assert [one["index"] for one in answer["results"]] == [one["index"] for one in ranks[:2]]
-    for one, rank in zip(answer["results"], ranks, strict=False):
-        assert one["relevance_score"] == pytest.approx(rank["score"], abs=1e-6)
-        value = documents[one["index"]]
-        assert one["document"]["text"] == (value if isinstance(value, str) else value["text"])
+    texts = ["a river", "the door was open", "deep"]
+    same = server.ask("/v1/rerank", {**body, "documents": texts, "return_documents": True})
+    assert answer["results"] == same["results"][:2]
     assert answer["usage"]["total_tokens"] > 0
     bare = server.ask("/v1/rerank", body)["results"]
     assert [set(one) for one in bare] == [{"index", "relevance_score"}] * 3

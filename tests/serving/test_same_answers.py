@@ -30,7 +30,7 @@ from bertworks.serving.client_base import ServerError
 from bertworks.serving.settings import ServeSettings
 from bertworks.tasks.texts import sigmoid
 from tests.cli.conftest import CPU, bertworks
-from tests.serving.conftest import WORDS, Running, running
+from tests.serving.conftest import WORDS, Running, running, save_tagger_of_documents
 from tests.serving.forms import BOTH, KINDS, TASKS, Rows, text, texts
 from tests.serving.forms import models as models  # noqa: PLC0414 (a fixture)
 
@@ -349,7 +349,7 @@ def test_a_field_that_is_null_has_its_default(server: Running, models: dict[str,
     count = 0
     for path, verbs in description["paths"].items():
         body = verbs.get("post", {}).get("requestBody")
-        if body is None or path == "/embed_sparse":
+        if body is None:
             continue
         content = body["content"]["application/json"]
         example = content["example"]
@@ -415,20 +415,16 @@ def test_documents_are_found_anew(
     directories: dict[str, str], tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     """The server read the column of documents that was saved, whatever the rows have."""
-    base = bw.load(directories["tagger"], device="cpu")
-    assert base.task is not None
-    changed = base.task.settings.with_values(document_column="document", document_context=True)
-    task = type(base.task)(base.tokenizer, changed)
-    bw.Model(base.tokenizer, task, base.network).save(tmp_path / "tagger")
+    tagger = save_tagger_of_documents(directories, tmp_path / "tagger")
     word, document = names or ("words", "document")
     word = "tokens" if word == "word" else word
     lists = [WORDS[at % 4 : at % 3 + 6] for at in range(12)]
     rows = [{word: list(words), document: at // 4} for at, words in enumerate(lists)]
-    own = bw.load(tmp_path / "tagger", device="cpu")
+    own = bw.load(tagger, device="cpu")
     expected = plain(own.predict(rows, **FP32))
     alone = [own.predict([row], **FP32)[0] for row in rows]
     assert plain(alone) != expected, "the context matters"
-    sources = {"tagger": str(tmp_path / "tagger")}
+    sources = {"tagger": tagger}
     for limits in (ServeSettings(lazy=True), ServeSettings(lazy=True, max_texts=5)):
         with running(sources, limits, precision="fp32") as server, Client(server.url) as client:
             assert client.predict(rows) == expected

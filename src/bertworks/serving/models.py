@@ -150,8 +150,10 @@ class LoadedModel:
             capabilities.add("tag")
         if isinstance(task, AnsweringTask):
             capabilities.add("answer")
-        if self.model.similarity_function == "maxsim":
+        if self.form == "matrices":
             capabilities.add("rerank")
+        if self.form == "sparse":
+            capabilities.add("embed-sparse")
         return frozenset(capabilities)
 
     def check_capability(self, capability: str) -> None:

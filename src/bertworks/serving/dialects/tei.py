@@ -157,7 +157,12 @@ class EmbedAllRequest(EmbeddingRequest):
         return job.embed(job.read_texts("inputs", self.inputs), form="tokens", **self.options)
 
 
-@dialect.request("/embed_sparse", answer=list[list[SparseValue]], example={"inputs": _TEXT})
+@dialect.request(
+    "/embed_sparse",
+    answer=list[list[SparseValue]],
+    example={"inputs": _TEXT},
+    needs="embed-sparse",
+)
 class EmbedSparseRequest(EmbeddingRequest):
     """Sparse vectors of texts."""
 
