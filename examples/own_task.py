@@ -4,8 +4,7 @@ Two spans of words are marked in each row. The network sees the vectors of the f
 word of each, and predicts their relation: here a dependency of a treebank (Universal Dependencies).
 In Python: `bertworks.finetune(MODEL, RelationTask, train=…, dev=…, out=…)`. Or:
 
-    python examples/own_task.py en_ewt-ud-train.conllu > train.jsonl
-    python examples/own_task.py en_ewt-ud-dev.conllu > dev.jsonl
+    python examples/own_task.py en_ewt-ud-train.conllu > train.jsonl    # and dev.jsonl likewise
     bertworks finetune examples/own_task.py:RelationTask --model MODEL \
         --train train.jsonl --dev dev.jsonl --out runs/relation learning_rate=1e-4 epochs=1
     bertworks evaluate runs/relation --data dev.jsonl --task examples/own_task.py:RelationTask
@@ -16,24 +15,22 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
 import bertworks as bw
-from bertworks.data.rows import Row
+from bertworks.data.tables import read_rows
 
 RELATIONS = ("nsubj", "obj", "obl", "amod", "advmod", "det", "case", "conj")
 
 
-class MarkedTokens(NamedTuple):
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class MarkedExample(bw.LabelledExample):
     """A sentence as token ids, and the tokens that represent its two spans."""
 
-    input_ids: np.ndarray
-    token_type_ids: np.ndarray
     marks: np.ndarray  # [4]: the first piece of the first and of the last word of each span
 
 
@@ -47,14 +44,12 @@ class RelationNetwork(bw.ClassifierNetwork):
         self.relation_head = nn.Linear(4 * config.hidden_size, num_relations)
 
     def logits(self, batch: bw.Batch) -> Tensor:
-        """`[rows, relations]`."""
         hidden = self.encoder(batch.packed)
         marked = self.dropout(hidden[batch.targets["marks"]].flatten(1))
-        logits: Tensor = self.relation_head(marked)
-        return logits
+        return self.relation_head(marked)  # [rows, relations]
 
 
-class RelationTask(bw.ClassifierTask[bw.LabelledExample]):
+class RelationTask(bw.ClassifierTask[MarkedExample]):
     """Which relation holds between two spans of a sentence, each given as `[first, past]` words."""
 
     name = "relation"
@@ -69,50 +64,35 @@ class RelationTask(bw.ClassifierTask[bw.LabelledExample]):
     def network(self, config: bw.EncoderConfig) -> RelationNetwork:
         return RelationNetwork(config, len(self.labels), self.settings.dropout)
 
-    def build_examples(
-        self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
-    ) -> list[bw.LabelledExample]:
-        roles = {role: str(column) for role, column in self.columns.items()}
-        sentences = [row[roles["words"]] for row in rows]
+    def build_example(self, row: Any, index: int, where: str, *, labelled: bool) -> MarkedExample:
+        words, *spans = (row[self.column(role)] for role in ("words", "first", "second"))
         limit = self.settings.max_seq_length
-        encodings = self.tokenizer.encode_batch(sentences, max_length=limit, where=where)
-        examples = []
-        for index, (row, location, encoding) in enumerate(zip(rows, where, encodings, strict=True)):
-            spans = [row[roles["first"]], row[roles["second"]]]
-            words = [word for start, past in spans for word in (start, past - 1)]
-            pieces = [np.flatnonzero(encoding.word_ids == word)[:1] for word in words]
-            if not all(map(len, pieces)):
-                raise bw.DataError("a span is beyond max_seq_length tokens", where=location)
-            marks = np.concatenate(pieces)
-            examples.append(
-                bw.LabelledExample(
-                    index=first_index + index,
-                    sequences=[MarkedTokens(encoding.input_ids, encoding.token_type_ids, marks)],
-                    target=self.read_target(row, location, labelled=labelled),
-                    truncated_tokens=encoding.truncated_tokens,
-                    texts=[" ".join(sentences[index][start:past]) for start, past in spans],
-                    where=location,
-                )
-            )
-        return examples
+        (encoding,) = self.tokenizer.encode_batch([words], max_length=limit, where=[where])
+        pieces = [np.flatnonzero(encoding.word_ids == i)[:1] for a, b in spans for i in (a, b - 1)]
+        if not all(map(len, pieces)):
+            raise bw.DataError("a span is beyond max_seq_length tokens", where=where)
+        return MarkedExample(
+            index=index,
+            sequences=[encoding],
+            target=self.read_target(row, where, labelled=labelled),
+            texts=[" ".join(words[start:past]) for start, past in spans],
+            where=where,
+            marks=np.concatenate(pieces),
+        )
 
-    def collate(self, examples: Sequence[bw.LabelledExample]) -> bw.Batch:
+    def collate(self, examples: Sequence[MarkedExample]) -> bw.Batch:
         batch = super().collate(examples)
-        marks = np.stack([example.sequences[0].marks for example in batch.examples])
-        starts = np.asarray(batch.packed.cu_seqlens)[:-1, None]
-        return replace(batch, targets={**batch.targets, "marks": marks + starts})
+        marks = np.stack([one.marks for one in batch.examples]) + batch.packed.first_tokens[:, None]
+        return replace(batch, targets={**batch.targets, "marks": marks})
 
 
 def relations(file: str) -> Iterator[dict[str, Any]]:
     """The pairs of a word and its head in a CoNLL-U file whose relation is among `RELATIONS`."""
-    for sentence in Path(file).read_text(encoding="utf-8").split("\n\n"):
-        fields = (line.split("\t") for line in sentence.splitlines())
-        words = [one for one in fields if one[0].isdecimal()]  # no comments, no 1-2, no 1.1
-        for position, one in enumerate(words):
-            head, relation = int(one[6]) - 1, one[7].partition(":")[0]
-            if relation in RELATIONS:
-                spans = {"first": [position, position + 1], "second": [head, head + 1]}
-                yield {"words": [word[1] for word in words], **spans, "label": relation}
+    for _, row in read_rows(file, format="conllu"):
+        for position, (head, name) in enumerate(zip(row["head"], row["deprel"], strict=True)):
+            if (relation := name.partition(":")[0]) in RELATIONS:
+                spans = {"first": [position, position + 1], "second": [int(head) - 1, int(head)]}
+                yield {"words": row["form"], **spans, "label": relation}
 
 
 if __name__ == "__main__":

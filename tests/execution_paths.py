@@ -136,13 +136,12 @@ def files_of_row() -> list[str]:
 def _examples_of(table: Path, model: bw.Model, trace: Trace) -> object:
     """Read a table and make its rows the task's examples, traced; return the task."""
     from bertworks.data.tables import read_rows
-    from bertworks.inference.engine import labelled_examples
     from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
 
     with trace.running():
         rows = read_rows(table)
         task = ClassificationTask.from_table(model.tokenizer, rows, ClassificationSettings())
-        for _ in labelled_examples(task, rows):
+        for _ in task.labelled_examples(rows):
             pass
     return task
 

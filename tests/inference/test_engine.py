@@ -17,7 +17,7 @@ import torch
 from bertworks.data.rows import LocatedRow
 from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksWarning, CheckpointError, DataError, OutputError
-from bertworks.inference.engine import by_tokens, labelled_examples, predict
+from bertworks.inference.engine import by_tokens, predict
 from bertworks.inference.evaluate import evaluate
 from bertworks.inference.prediction_files import write_predictions
 from bertworks.inference.settings import EngineSettings
@@ -86,7 +86,7 @@ def test_answers_do_not_depend_on_batches(
 
 
 def test_batches_keep_to_the_budget(task: ClassificationTask, rows: list[dict[str, Any]]) -> None:
-    examples = list(labelled_examples(task, read_rows(rows), chunk_rows=9))
+    examples = list(task.labelled_examples(read_rows(rows), chunk_rows=9))
     assert [example.index for example in examples] == list(range(60))
     batches = list(by_tokens(examples, 50))
     assert sorted(example.index for batch in batches for example in batch) == list(range(60))
@@ -145,7 +145,7 @@ def test_the_network_stays_as_it_is(
 def test_evaluation_is_of_all_rows(
     task: ClassificationTask, network: ClassificationNetwork, rows: list[dict[str, Any]]
 ) -> None:
-    examples = list(labelled_examples(task, read_rows(rows)))
+    examples = list(task.labelled_examples(read_rows(rows)))
     outcome = evaluate(network, task, iter(examples), EngineSettings(window_rows=11))
     said = [answer["label"] for _, answer in predict(network, task, read_rows(rows))]
     right = np.mean([label == row["label"] for label, row in zip(said, rows, strict=True)])
@@ -168,7 +168,7 @@ def test_bad_rows_are_placed(
     file = tmp_path / "data.tsv"
     file.write_text("text\tlabel\na\tx\nb\tz\n")
     with pytest.raises(DataError, match=r"data.tsv:3: the label 'z' was not seen in training"):
-        list(labelled_examples(task, read_rows(file)))
+        list(task.labelled_examples(read_rows(file)))
 
 
 def test_predictions_are_written_in_every_format(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_the_row_is_named_whose_output_is_not_finite(
             list(predictions)
         labelled = [LocatedRow(row.where, {**row.values, "label": "x"}) for row in located_rows]
         with pytest.raises(CheckpointError, match=r"^row 3: the model's output is not finite"):
-            evaluate(network, task, labelled_examples(task, labelled), settings)
+            evaluate(network, task, task.labelled_examples(labelled), settings)
     rows.pop(2)
     assert len(list(predict(network, task, [LocatedRow("", row) for row in rows]))) == 3
 
@@ -275,4 +275,4 @@ def test_a_loss_that_is_not_finite_is_no_metric(
         network.head.linear.bias.copy_(torch.tensor([3e38, -3e38]))
     rows = [LocatedRow(f"{number}", {"text": "a", "label": "y"}) for number in range(3)]
     with pytest.raises(CheckpointError, match="the loss of the 3 rows is not finite"):
-        evaluate(network, task, labelled_examples(task, rows))
+        evaluate(network, task, task.labelled_examples(rows))

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from bertworks.data.tables import read_rows
 from bertworks.errors import DataError
-from bertworks.inference.engine import labelled_examples
 from bertworks.model import Model
 from bertworks.tasks.tagging.settings import TaggingSettings
 from bertworks.tasks.tagging.task import TaggingTask
@@ -67,7 +66,7 @@ def ids_of(word: str) -> list[int]:
 @settings(max_examples=60, deadline=None)
 def test_each_word_is_tagged_once_in_its_place_of_the_document(documents, stride):
     task, rows = tagger(stride=stride), rows_of(documents)
-    examples = list(labelled_examples(task, read_rows(rows)))
+    examples = list(task.labelled_examples(read_rows(rows)))
     number = 0
     for sentences in documents:
         words = list(chain.from_iterable(sentences))
@@ -118,7 +117,7 @@ def _check_the_window_is_full(start: int, size: int, ends: list[int], own: tuple
 def test_examples_do_not_depend_on_the_number_of_rows_read_at_once(documents, chunk):
     task, table = tagger(), read_rows(rows_of(documents))
     chunk_examples, all_examples = (
-        list(labelled_examples(task, table, size)) for size in (chunk, 1000)
+        list(task.labelled_examples(table, size)) for size in (chunk, 1000)
     )
     assert [example.content for example in chunk_examples] == [
         example.content for example in all_examples
@@ -165,12 +164,12 @@ def test_borders_of_conll_documents_are_read(tmp_path, text, documents):
     assert joined == documents
     task = TaggingTask.from_table(TOKENIZER, rows, TaggingSettings(document_context=True))
     assert task.columns_text == "words = '1', tags = '2', document = 'document'"
-    examples = list(labelled_examples(task, rows))
+    examples = list(task.labelled_examples(rows))
     texts = ["".join(TOKENIZER.tokens(one.sequences[0].input_ids)[1:-1]) for one in examples]
     assert texts == [group.replace(" ", "") for group in documents for _ in group.split()]
     assert [one.target.tolist() for one in examples] == [[0, 1], [0], [1]]
     plain_task = TaggingTask.from_table(TOKENIZER, rows, TaggingSettings())
-    plain_examples = labelled_examples(plain_task, rows)
+    plain_examples = plain_task.labelled_examples(rows)
     assert [len(one.sequences[0].input_ids) for one in plain_examples] == [
         4,
         3,
@@ -202,7 +201,7 @@ def test_a_table_needs_a_column_of_documents(tmp_path):
         TOKENIZER, table, TaggingSettings(document_column="book", **options)
     )
     rebuilt_task = TaggingTask.from_dict(task.to_dict(), TOKENIZER)
-    first, _ = labelled_examples(rebuilt_task, table)
+    first, _ = rebuilt_task.labelled_examples(table)
     assert TOKENIZER.tokens(first.sequences[0].input_ids) == ["[CLS]", "a", "b", "[SEP]"]
     other = read_rows([{"words": ["a"], "tags": ["X"]}])
     with pytest.raises(DataError, match="which rows are of one document"):
@@ -248,7 +247,7 @@ def test_a_sentence_has_as_much_context_on_each_side(
 ) -> None:
     """Words of one length: half of the room each, and what one side leaves is the other's."""
     rows = rows_of([[["a" * size] * words_before, ["b" * size] * 2, ["c" * size] * words_after]])
-    example = list(labelled_examples(tagger(), read_rows(rows)))[1]
+    example = list(tagger().labelled_examples(read_rows(rows)))[1]
     (window,) = example.sequences
     words = "".join(PIECES[number].removeprefix("##") for number in window.input_ids[1:-1])
     room = (ROOM - 2 * size) // size  # in words

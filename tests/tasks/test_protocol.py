@@ -17,7 +17,7 @@ import torch
 
 from bertworks.data.tables import read_rows
 from bertworks.errors import SettingsError
-from bertworks.inference.engine import labelled_examples, predict
+from bertworks.inference.engine import predict
 from bertworks.inference.evaluate import evaluate
 from bertworks.inference.settings import EngineSettings
 from bertworks.runs.run_directory import RunDirectory
@@ -115,7 +115,7 @@ def test_learns_and_decodes(case: Case, tmp_path: Path) -> None:
     rows = read_rows([case.row(random) for _ in range(512)])
     test_rows = read_rows([(case.test_row or case.row)(random) for _ in range(100)])
 
-    examples = list(labelled_examples(task, rows))
+    examples = list(task.labelled_examples(rows))
     settings = FitSettings(
         batch_size=32,
         learning_rate=case.lr,
@@ -135,7 +135,7 @@ def test_learns_and_decodes(case: Case, tmp_path: Path) -> None:
     run.close()
     assert np.mean(losses[-5:]) < case.falls_to * np.mean(losses[:3])
 
-    tests = list(labelled_examples(task, test_rows))
+    tests = list(task.labelled_examples(test_rows))
     outcome = evaluate(network, task, tests, EngineSettings(batch_tokens=1000))
     assert outcome.metrics["exact_match"] >= case.right
     answers = list(predict(network, task, test_rows, EngineSettings(window_rows=30)))
@@ -156,7 +156,7 @@ def test_losses_add_up_as_the_task_says(case: Case) -> None:
     task = case.task(Tokenizer.from_vocabulary(PIECES))
     torch.manual_seed(0)
     network = task.network(CONFIG).train()
-    examples = list(labelled_examples(task, read_rows([case.row(random) for _ in range(12)])))
+    examples = list(task.labelled_examples(read_rows([case.row(random) for _ in range(12)])))
     with torch.no_grad():
         whole, first, second = (
             network(task.collate(part).to("cpu"))[case.loss].item()
@@ -168,7 +168,7 @@ def test_losses_add_up_as_the_task_says(case: Case) -> None:
 def test_losses_that_do_not_add_up_are_not_split(tmp_path: Path) -> None:
     task = RetrievalTask(Tokenizer.from_vocabulary(PIECES))
     random = np.random.default_rng(0)
-    examples = list(labelled_examples(task, read_rows([retrieval_row(random) for _ in range(8)])))
+    examples = list(task.labelled_examples(read_rows([retrieval_row(random) for _ in range(8)])))
     settings = FitSettings(batch_size=8, micro_batch_size=4, tensorboard=False)
     run = RunDirectory.open(tmp_path / "run", settings)
     phases = [Phase(RowSource(examples, seed=0, batch_size=8), 1)]

@@ -15,7 +15,6 @@ from seqeval.scheme import BILOU, IOB1, IOB2, IOBES, IOE1, IOE2
 import bertworks as bw
 from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksWarning, DataError
-from bertworks.inference.engine import labelled_examples
 from bertworks.tasks.tagging.notation import find_notation, find_span_warning, read_tag
 from bertworks.tasks.tagging.settings import TaggingSettings
 from bertworks.tasks.tagging.tags import Span, find_spans
@@ -286,7 +285,7 @@ def test_all_notations_teach_the_same(name, spelling, scheme):
     assert task.settings.spans
     assert task.best_metric == "f1"
     reader = task.for_table(rows, labelled=True)
-    (example,) = labelled_examples(reader, rows)
+    (example,) = reader.labelled_examples(rows)
     learned = [task.labels[number] for number in example.target]
     write = writer("BIIB" if scheme == "bio" else "BIES")
     assert learned == [
@@ -305,7 +304,7 @@ def test_another_notation_in_dev_is_read_by_the_types_of_training():
     task = TaggingTask.from_table(TOKENIZER, train, TaggingSettings())
     dev = read_rows([{"words": ["a", "b", "c"], "tags": ["PER_B", "PER_E", "out"]}])
     reader = task.for_table(dev, labelled=True)
-    (example,) = labelled_examples(reader, dev)
+    (example,) = reader.labelled_examples(dev)
     assert [task.labels[number] for number in example.target] == ["B-PER", "I-PER", "O"]
     assert reader.settings.notation == "tags mark spans: IOBES ('PER_B')"
     with pytest.raises(DataError, match="the tag 'ORG_B' was not seen in training"):
@@ -317,7 +316,7 @@ def test_words_that_are_none_are_not_trained():
     rows = read_rows([{"words": words, "tags": ["[CLS]", "B-PER", "X", "O", "[SEP]"]}])
     task = TaggingTask.from_table(TOKENIZER, rows, TaggingSettings())
     assert task.labels == ("O", "B-PER", "I-PER")
-    (example,) = labelled_examples(task, rows)
+    (example,) = task.labelled_examples(rows)
     assert example.words == ["ab", "d"]
     assert example.target.tolist() == [1, 0]
     assert "words with 'X', '[CLS]', '[SEP]' are left out" in task.columns_text

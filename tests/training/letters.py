@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from bertworks.data.tables import read_rows
-from bertworks.inference.engine import labelled_examples
 from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
 from bertworks.runs.run_directory import RunDirectory
@@ -121,7 +120,7 @@ class StopError(Exception):
 
 
 def examples() -> list[Any]:
-    return list(labelled_examples(TASK, ROWS))
+    return list(TASK.labelled_examples(ROWS))
 
 
 def letters_network(seed: int = 0, **geometry: Any) -> ClassificationNetwork:

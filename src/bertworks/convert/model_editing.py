@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..data.rows import chunks
 from ..errors import DataError, SettingsError
-from ..inference.engine import chunks
 from ..model import Model
 from ..nn.encoder import BareEncoder, Encoder
 from ..settings.literals import MAX_POSITIONS

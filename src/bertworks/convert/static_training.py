@@ -28,9 +28,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ..data.rows import chunks
 from ..data.text_inputs import Texts
 from ..errors import DataError, SettingsError
-from ..inference.engine import chunks
 from ..inference.static_vectors import StaticEmbedder
 from ..model import Model
 from ..settings.keywords import StaticTrainingKeywords

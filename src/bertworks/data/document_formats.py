@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DataError, closest_name, shorten_list
+from ..utils.formatting import has_lone_surrogate
 from .lines import Lines
 from .reading import Reading
 from .spans import COLUMN as SPANS
@@ -174,14 +175,3 @@ def _titles(line: str) -> set[str]:
 
 def _report_unclosed(name: str, start: int, what: str, reading: Reading) -> None:
     reading.bad("unclosed <doc>", f"this <doc> is not closed: {what}", where=f"{name}:{start}")
-
-
-def has_lone_surrogate(text: str) -> bool:
-    """Whether a text has half of a character (a lone surrogate), which UTF-8 cannot encode."""
-    if text.isascii():
-        return False
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False

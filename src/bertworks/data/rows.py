@@ -27,6 +27,9 @@ SAMPLE_ROWS = 1000
 
 _SAMPLE_CHARACTERS = 1 << 24
 
+_CHUNK_CHARACTERS = 1 << 24
+"""A chunk of rows ends at this many characters of text, even if it has few rows."""
+
 T = TypeVar("T")
 
 
@@ -101,6 +104,33 @@ def sample(items: Iterable[T], values: Callable[[T], Iterable[Any]]) -> list[T]:
 def sample_of(rows: Callable[[], Iterator[LocatedRow]]) -> list[dict[str, Any]]:
     """Return the first rows of a pass, at most `SAMPLE_ROWS`."""
     return [row.values for row in sample(rows(), lambda row: row.values.values())][:SAMPLE_ROWS]
+
+
+def chunks(
+    items: Iterable[T], size: int, characters: Callable[[T], int] | None = None
+) -> Iterator[list[T]]:
+    """Yield lists of `size` items; the last list may be shorter, and lists of long texts are.
+
+    Args:
+        items: in order.
+        size: maximum items per list.
+        characters: returns the characters of an item's texts; a list ends at `_CHUNK_CHARACTERS`.
+    """
+    chunk: list[T] = []
+    num_characters = 0
+    for item in items:
+        chunk.append(item)
+        num_characters += 0 if characters is None else characters(item)
+        if len(chunk) == size or num_characters >= _CHUNK_CHARACTERS:
+            yield chunk
+            chunk, num_characters = [], 0
+    if chunk:
+        yield chunk
+
+
+def characters_in(row: tuple[LocatedRow, Row]) -> int:
+    """Return the number of characters of a row's texts, for `chunks`; context is not counted."""
+    return sum(len(value) for value in row[0].values.values() if isinstance(value, str))
 
 
 def listing(columns: Sequence[str]) -> str:

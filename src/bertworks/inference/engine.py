@@ -22,22 +22,17 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from ..data.rows import LocatedRow, Row, is_missing
-from ..data.schema import names_of
+from ..data.rows import LocatedRow, Row, characters_in, chunks
 from ..errors import BertworksWarning, CheckpointError
 from ..jobs import parallel
 from ..nn.device import is_finite, resolve_auto
 from ..packed import Batch
 from ..settings.literals import InferencePrecision
-from ..tasks.labelled import LabelledTask
 from ..tasks.task import Example, Network, Prediction, Task
 from .frozen_network import frozen_form
 from .settings import EngineSettings
 
 NOT_FINITE = "Try precision=fp32, or train the model again with a lower learning rate."
-_WINDOW_CHARACTERS = 1 << 24
-"""A window ends at this many characters of text, even if it has few rows."""
-
 T = TypeVar("T")
 ExampleT = TypeVar("ExampleT", bound=Example)
 
@@ -111,7 +106,7 @@ class WindowPredictor:
 
     def chunks(self, rows: Iterable[LocatedRow]) -> Iterator[list[tuple[LocatedRow, Row]]]:
         """Yield the rows of each window, each with the row from which its example is built."""
-        return chunks(self.task.add_context(rows), self.settings.window_rows, _characters)
+        return chunks(self.task.add_context(rows), self.settings.window_rows, characters_in)
 
     def __call__(
         self, part: tuple[int, Sequence[tuple[LocatedRow, Row]]]
@@ -188,36 +183,6 @@ def resolve_precision(
 ) -> InferencePrecision:
     """Return a precision; "auto" is what it means on the network's device, also for workers."""
     return resolve_auto(next(network.parameters()).device) if precision == "auto" else precision
-
-
-def labelled_examples(
-    task: Task[ExampleT], rows: Iterable[LocatedRow], chunk_rows: int = 4096
-) -> Iterator[ExampleT]:
-    """Yield the examples of labelled rows, numbered from 0.
-
-    Raises:
-        DataError: a row does not fit the task, or its label is missing or unknown.
-    """
-    start, empty = 0, list[str]()
-    columns = _text_columns(task)
-    for chunk in chunks(task.add_context(rows), chunk_rows, _characters):
-        places = [row.where for row, _ in chunk]
-        empty += [
-            row.where for row, _ in chunk if any(is_missing(row.values.get(c)) for c in columns)
-        ]
-        yield from task.examples([values for _, values in chunk], start, where=places)
-        start += len(chunk)
-    if empty:
-        what = f"{len(empty):,} of {start:,} rows have an empty text"
-        warnings.warn(f"{what}; the first is {empty[0]}", BertworksWarning, stacklevel=2)
-
-
-def _text_columns(task: Task[Any]) -> list[str]:
-    """Return the columns from which each row of a labelled task needs a text."""
-    if not isinstance(task, LabelledTask):
-        return []
-    roles = (role for role in task.schema.roles if not (role.of_label or role.many))
-    return [name for role in roles for name in names_of(task.columns.get(role.name))]
 
 
 def outputs_of(
@@ -297,29 +262,3 @@ def by_tokens(examples: Sequence[SizedT], batch_tokens: int) -> Iterator[list[Si
         tokens += example.num_tokens
     if part:
         yield part
-
-
-def chunks(
-    items: Iterable[T], size: int, characters: Callable[[T], int] | None = None
-) -> Iterator[list[T]]:
-    """Yield lists of `size` items; the last list may be shorter, and lists of long texts are.
-
-    Args:
-        items: in order.
-        size: maximum items per list.
-        characters: returns the characters of an item's texts; a list ends at `_WINDOW_CHARACTERS`.
-    """
-    chunk: list[T] = []
-    num_characters = 0
-    for item in items:
-        chunk.append(item)
-        num_characters += 0 if characters is None else characters(item)
-        if len(chunk) == size or num_characters >= _WINDOW_CHARACTERS:
-            yield chunk
-            chunk, num_characters = [], 0
-    if chunk:
-        yield chunk
-
-
-def _characters(row: tuple[LocatedRow, Row]) -> int:
-    return sum(len(value) for value in row[0].values.values() if isinstance(value, str))

@@ -8,12 +8,13 @@ from typing import Any, Protocol
 
 import torch
 
+from ..data.rows import chunks
 from ..errors import CheckpointError, DataError
 from ..nn.device import dtype_of
 from ..tasks.breakdown import Breakdown
 from ..tasks.evaluation import Evaluation
 from ..tasks.task import Example, Network, Task
-from .engine import DEFAULTS, NOT_FINITE, chunks, outputs_of, row_name
+from .engine import DEFAULTS, NOT_FINITE, outputs_of, row_name
 from .settings import EngineSettings
 
 
@@ -42,7 +43,7 @@ def evaluate(
 
     Args:
         network: of the task; it is not changed.
-        examples: with targets (see `engine.labelled_examples`); any number.
+        examples: with targets (see `Task.labelled_examples`); any number.
         group: processes that share the batches, if the task's evaluator can add up their
             results; each of them calls this function, and gets the result of all batches.
 

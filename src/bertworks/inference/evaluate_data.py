@@ -99,7 +99,7 @@ def _evaluate_table(
     counts = engine.TruncationCounts()
     gold = GoldRows(task, rows) if isinstance(task, LabelledTask) else None
     rows = rows if gold is None else gold.rows
-    examples = counts.add(engine.labelled_examples(task, rows))
+    examples = counts.add(task.labelled_examples(rows))
     with counted_unlabelled(rows):
         evaluation = evaluate(network, task, examples, settings)
     left_out = [] if gold is None else gold.notes()

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ..data.rows import chunks
 from ..data.text_inputs import Texts
 from ..errors import BertworksWarning, DataError, SettingsError
 from ..nn.encoder import Encoder, HasEncoder
@@ -25,7 +26,7 @@ from ..nn.vector_modules import VectorModules
 from ..packed import Packed
 from ..text.encoding import Encoding, TokenIds, Truncation, with_marks
 from ..text.tokenizer import Tokenizer
-from .engine import by_tokens, check_finite, chunks, row_name
+from .engine import by_tokens, check_finite, row_name
 from .frozen_native import FrozenNativeEncoder
 from .frozen_network import frozen_form
 from .settings import EmbedSettings, EngineSettings, LayerSettings, TokenSettings

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from ..data.rows import chunks
 from ..data.text_inputs import Texts
 from ..errors import DataError, check_path_name
 from ..jobs.parallel import Workers
@@ -28,7 +29,7 @@ from ..nn.encoder import BareEncoder, Encoder
 from ..nn.vector_modules import VectorModules
 from ..text.tokenizer import Tokenizer
 from ..utils.remote import is_remote, local_output
-from .engine import chunks, resolve_precision, threads_of_worker
+from .engine import resolve_precision, threads_of_worker
 from .features import TextEmbedder, TokenFeatures
 from .late_interaction import LateInteractionEmbedder
 from .sparse import SparseEmbedder

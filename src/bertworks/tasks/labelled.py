@@ -108,7 +108,7 @@ class LabelledTask(Task[ExampleT]):
         tokenizer: the model's tokenizer.
         settings: an instance of `settings_class`.
 
-    Your own task needs a `name`, a `schema`, a `network`, `build_examples`, `collate`, `decode`,
+    Your own task needs a `name`, a `schema`, a `network`, `build_example`, `collate`, `decode`,
     an `evaluator` and its `metrics`; for rows with one of several classes, `ClassifierTask` has
     most of these. See `examples/own_task.py`.
 
@@ -196,11 +196,10 @@ class LabelledTask(Task[ExampleT]):
                 raise DataError("a text has no tokens", where=location, fix="Leave the row out.")
         return examples
 
-    @abstractmethod
     def build_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[ExampleT]:
-        """Turn consecutive rows into examples; see `Task.example`.
+        """Turn consecutive rows into examples; a task implements this, or `build_example`.
 
         Args:
             rows: at least one row.
@@ -211,6 +210,17 @@ class LabelledTask(Task[ExampleT]):
         Raises:
             DataError: a row does not fit this task.
         """
+        return [
+            self.build_example(row, index, location, labelled=labelled)
+            for index, (row, location) in enumerate(zip(rows, where, strict=True), first_index)
+        ]
+
+    def build_example(self, row: Row, index: int, where: str, *, labelled: bool) -> ExampleT:
+        """Turn a row into an example; `build_examples` can tokenise many rows faster.
+
+        Args and errors: see `build_examples`.
+        """
+        raise NotImplementedError
 
     def read_label(self, row: Row, column: str, where: str) -> Any:
         """Return the target of a row; tasks whose schema has a role `label` implement it.
@@ -328,6 +338,11 @@ class LabelledTask(Task[ExampleT]):
     @property
     def column_names(self) -> Sequence[str]:
         return [name for column in self.columns.values() for name in names_of(column)]
+
+    @property
+    def text_columns(self) -> Sequence[str]:
+        roles = (role for role in self.schema.roles if not (role.of_label or role.many))
+        return [name for role in roles for name in names_of(self.columns[role.name])]
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
         columns = self.columns

@@ -11,6 +11,7 @@ training loop (`training.fit`) and the same engine (`inference.engine`).
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
@@ -19,7 +20,8 @@ from torch import Tensor
 
 from ..checkpoints.heads import Head, PublishedCheckpoint
 from ..checkpoints.sentence import SentenceSettings
-from ..data.rows import LocatedRow, Row, Rows
+from ..data.rows import LocatedRow, Row, Rows, characters_in, chunks, is_missing
+from ..errors import BertworksWarning
 from ..nn.config import EncoderConfig
 from ..nn.encoder import Encoder, HasEncoder
 from ..packed import Batch, Padded
@@ -220,6 +222,34 @@ class Task(ABC, Generic[ExampleT]):
         result of `examples` does not depend on how many rows are passed at once.
         """
         return ((row, row.values) for row in rows)
+
+    @property
+    def text_columns(self) -> Sequence[str]:
+        """The columns from which each labelled row needs a text; an empty text is reported."""
+        return ()
+
+    def labelled_examples(
+        self, rows: Iterable[LocatedRow], chunk_rows: int = 4096
+    ) -> Iterator[ExampleT]:
+        """Yield the examples of labelled rows, numbered from 0.
+
+        Raises:
+            DataError: a row does not fit the task, or its label is missing or unknown.
+        """
+        start, empty_places = 0, list[str]()
+        for chunk in chunks(self.add_context(rows), chunk_rows, characters_in):
+            places = [row.where for row, _ in chunk]
+            empty_places += [
+                row.where
+                for row, _ in chunk
+                if any(is_missing(row.values.get(column)) for column in self.text_columns)
+            ]
+            yield from self.examples([values for _, values in chunk], start, where=places)
+            start += len(chunk)
+        if empty_places:
+            what = f"{len(empty_places):,} of {start:,} rows have an empty text"
+            warning = f"{what}; the first is {empty_places[0]}"
+            warnings.warn(warning, BertworksWarning, stacklevel=2)
 
     @abstractmethod
     def collate(self, examples: Sequence[ExampleT]) -> Batch:

@@ -169,10 +169,11 @@ class _Loop:
         self.optimizer = build_optimizer(self.network, self.settings, self.unfreeze_steps)
         self.average = Average(self.optimizer, self.settings.ema)
         self.model = self.group.wrap(self.network)
+        self.is_sharded = is_sharded(self.network)
         self.facts = {
             **machine.describe(device),
             "processes": self.group.world,
-            "sharding": "full" if is_sharded(self.network) else "none",
+            "sharding": "full" if self.is_sharded else "none",
             "computes in": str(self.dtype).removeprefix("torch."),
         }
         self.checkpointer = Checkpointer(
@@ -230,7 +231,8 @@ class _Loop:
     def update(self, batches: Iterator[GlobalBatch], request: StopRequest) -> float:
         """Update the weights once, and return the learning rate of the update."""
         start = time.perf_counter()
-        unfreeze(self.unfreeze_steps, self.state.step)
+        if self.unfreeze_steps:
+            unfreeze(self.unfreeze_steps, self.state.step)
         self.group.report_activity(f"the data of step {self.state.step + 1}")
         batch = next(batches)
         self.group.report_activity(f"the computation of step {self.state.step + 1}")
@@ -291,7 +293,7 @@ class _Loop:
     ) -> tuple[float, dict[str, float], float]:
         """Compute the clipped gradients of the global batch; return loss, part losses and norm."""
         sums: dict[str, torch.Tensor] = {}
-        rounds = batch.rounds if is_sharded(self.model) else len(batch.micro_batches)
+        rounds = batch.rounds if self.is_sharded else len(batch.micro_batches)
         for number in range(1, rounds + 1):
             # All ranks must gather the layers of a sharded network together: a rank that has no
             # micro-batch left computes its last one again, and the result is not counted.
@@ -310,9 +312,8 @@ class _Loop:
             for name, mean in means.items():
                 sums[f"loss/{name}"] = sums.get(f"loss/{name}", 0) + mean.detach()
         values = self.group.sum_tensor(torch.stack(list(sums.values())))
-        norm = full_tensor(
-            torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.max_grad_norm)
-        )
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.max_grad_norm)
+        norm = full_tensor(norm) if self.is_sharded else norm
         *parts, grad_norm = torch.cat((values, norm[None])).tolist()  # waits for the device, once
         loss = sum(parts)
         if not math.isfinite(loss + grad_norm):

@@ -17,7 +17,6 @@ from ..data.rows import Rows
 from ..data.tables import Table, read_rows, reiterable
 from ..data.unlabelled import LabelledTableOptions, counted_unlabelled, without_unlabelled
 from ..errors import DataError, OtherRunError, SettingsError, did_you_mean
-from ..inference.engine import labelled_examples
 from ..runs.run_directory import RunDirectory
 from ..runs.run_files import read_data
 from ..tasks.dev_share import Dev, DevShare, check_share
@@ -123,11 +122,11 @@ class LabelledData:
                 fix=did_you_mean(str(metric), reader.metrics),
             )
         if train_examples is None:
-            train_examples = list(labelled_examples(task, rows))
+            train_examples = list(task.labelled_examples(rows))
             if dev_rows is rows and reader is task:
                 dev_examples = train_examples
         if dev_rows is not None and dev_examples is None:
-            dev_examples = list(labelled_examples(reader, dev_rows))
+            dev_examples = list(reader.labelled_examples(dev_rows))
         for gold in golds:
             gold.warn()
         for table, found in ((rows, train_examples), (dev_rows, dev_examples)):

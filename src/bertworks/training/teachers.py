@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..data.rows import Rows
+from ..data.rows import Rows, chunks
 from ..data.schema import RoleColumns, find_columns
 from ..data.text_inputs import Texts
 from ..errors import BertworksWarning, DataError, SettingsError
@@ -207,7 +207,7 @@ def _counter(progress: Progress | None) -> Callable[[int, int], None] | None:
 def _unlabelled(task: LabelledTask[LabelledExample], rows: Rows) -> Iterator[LabelledExample]:
     """Yield the rows as the task's examples, without targets."""
     num_rows = 0
-    for chunk in engine.chunks(rows, _CHUNK_ROWS):
+    for chunk in chunks(rows, _CHUNK_ROWS):
         values, places = [row.values for row in chunk], [row.where for row in chunk]
         yield from task.examples(values, num_rows, where=places, labelled=False)
         num_rows += len(chunk)
