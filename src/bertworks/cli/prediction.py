@@ -75,9 +75,11 @@ def predict(
                 out, data, json=json, part=part, overwrite=overwrite, **workers, **settings
             )
         else:
-            lines = lines_of(texts or [], **table)
-            inputs = lines if pair is None else ((text, pair) for text in lines)
-            rows = loaded_model.stream(None if data is not None else inputs, data=data, **settings)
+            inputs: Iterable[Any] | None = None
+            if data is None:
+                lines = lines_of(texts or (), **table)
+                inputs = lines if pair is None else ((text, pair) for text in lines)
+            rows = loaded_model.stream(inputs, data=data, **settings)
             if out is None and not json and sys.stdout.isatty():
                 assert loaded_model.task is not None, "it has predicted"
                 _show_predictions(display, rows, loaded_model.task.display_values)
