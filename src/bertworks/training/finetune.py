@@ -128,22 +128,18 @@ def finetune(
         TrainingError, OutputError: as in `fit`; or the run directory is, contains or is inside an
             input, or another process uses it.
     """
-    progress = usual_progress(progress)
     kind = find_labelled_task(task)
     run_settings = _parse_settings(kind, dev, settings)
     with process_group(device, run_settings.rank_timeout) as group:
-        tables = {"train": _name_of(train), "dev": dev if isinstance(dev, float) else _name_of(dev)}
         name = model if isinstance(model, str | Path) else "a model in memory"
         start_model = model if isinstance(model, Model) else load(model)
         model_settings = _inherited_settings(kind, start_model, run_settings, str(name))
-        run_settings = (
-            run_settings.with_values(**model_settings) if model_settings else run_settings
-        )
-        precision = resolve_precision(
-            run_settings.precision, None if overwrite else out, group.device
-        )
+        if model_settings:
+            run_settings = run_settings.with_values(**model_settings)
+        earlier_run = None if overwrite else out
+        precision = resolve_precision(run_settings.precision, earlier_run, group.device)
         run_settings = run_settings.model_copy(update={"precision": precision})
-        main_progress = progress if group.is_main else None
+        main_progress = usual_progress(progress) if group.is_main else None
         data = LabelledData.read(
             kind,
             start_model.tokenizer,
@@ -154,19 +150,11 @@ def finetune(
             run=Path(out) if group.is_main and not overwrite else None,
             progress=main_progress,
         )
-        description = {
-            "task": kind.name,
-            "model": str(name),
-            "fingerprint": fingerprint(start_model.encoder, start_model.tokenizer),
-            **tables,
-            **run_settings.model_dump(mode="json"),
-            "best_metric": run_settings.best_metric or data.reader.best_metric,
-        }
+        tables = {"train": _name_of(train), "dev": dev if isinstance(dev, float) else _name_of(dev)}
+        description = _describe(start_model, str(name), tables, data, run_settings)
         seed_everything(run_settings.seed)  # every rank starts with the same weights
         start = Start.from_model(start_model, data.task, run_settings)
-        source = _source(data, run_settings)
-        phase = Phase(source, source.steps(run_settings.epochs), batch_size=source.batch_size)
-        fit_settings = run_settings.fit_settings(source.steps(1))
+        phase, fit_settings = _phase(data, run_settings)
         plan = Plan.from_phases([phase], fit_settings)
         models = [one and local_directory(one) for one in (name, run_settings.teacher)]
         with RunDirectory.open(
@@ -184,6 +172,24 @@ def finetune(
             return _finetune(
                 start, data, phase, run_settings, fit_settings, run, group, main_progress
             )
+
+
+def _describe(
+    model: Model,
+    name: str,
+    tables: Mapping[str, Any],
+    data: LabelledData,
+    settings: FinetuneSettings,
+) -> dict[str, Any]:
+    """Return what a run directory records of its start: inputs and settings."""
+    return {
+        "task": data.task.name,
+        "model": name,
+        "fingerprint": fingerprint(model.encoder, model.tokenizer),
+        **tables,
+        **settings.model_dump(mode="json"),
+        "best_metric": settings.best_metric or data.reader.best_metric,
+    }
 
 
 def _parse_settings(
@@ -239,8 +245,8 @@ def _name_of(table: Any) -> str | None:
     return os.fspath(table) if isinstance(table, str | os.PathLike) else "rows in memory"
 
 
-def _source(data: LabelledData, settings: FinetuneSettings) -> RowSource[Any]:
-    """Return the source of the training examples.
+def _phase(data: LabelledData, settings: FinetuneSettings) -> tuple[Phase, FitSettings]:
+    """Return the phase of the training examples, and the settings of the loop.
 
     Raises:
         DataError: no row has a training example.
@@ -256,7 +262,8 @@ def _source(data: LabelledData, settings: FinetuneSettings) -> RowSource[Any]:
         bucket_batches=settings.bucket_batches,
     )
     data.task.check_batches(pieces, source.batch_size)
-    return source
+    phase = Phase(source, source.steps(settings.epochs), batch_size=source.batch_size)
+    return phase, settings.fit_settings(source.steps(1))
 
 
 def _finetune(

@@ -85,32 +85,26 @@ class LabelledData:
             if options.drop_unlabelled and dev_rows is not rows:
                 dev_rows = labelled_rows(kind, dev_rows, options)
         with counted_unlabelled(rows, *(() if dev_rows is None else (dev_rows,))):
-            return cls._of_rows(
-                kind, tokenizer, rows, dev_rows, dev, options, settings, device, run, progress
+            if settings.teacher is None:
+                task = kind.from_table(tokenizer, rows, options)
+                return cls._of_rows(task, None, rows, dev_rows, dev, settings)
+            student, examples = read_with_teacher(
+                kind, tokenizer, rows, dev_rows, options, settings, device, run, progress
             )
+            return cls._of_rows(student, examples, rows, dev_rows, dev, settings)
 
     @classmethod
     def _of_rows(
         cls,
-        kind: type[LabelledTask[Any]],
-        tokenizer: Tokenizer,
+        task: LabelledTask[Any],
+        train_examples: list[LabelledExample] | None,
         rows: Rows,
         dev_rows: Rows | None,
         dev: Dev | None,
-        options: TaskSettings,
         settings: FinetuneSettings,
-        device: torch.device,
-        run: Path | None,
-        progress: Progress | None,
     ) -> LabelledData:
-        task: LabelledTask[Any]
+        """Read the rows for a task; `train_examples` are those that a teacher has labelled."""
         dev_examples: list[LabelledExample] | None = None
-        if settings.teacher is None:
-            task, train_examples = kind.from_table(tokenizer, rows, options), None
-        else:
-            task, train_examples = read_with_teacher(
-                kind, tokenizer, rows, dev_rows, options, settings, device, run, progress
-            )
         reader = task if dev_rows is None else task.for_table(dev_rows, labelled=True)
         rows, dev_rows, golds = _with_labels(
             task, reader, rows, dev_rows, has_teacher=train_examples is not None

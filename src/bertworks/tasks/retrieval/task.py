@@ -16,6 +16,7 @@ from itertools import accumulate, pairwise
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ...checkpoints.sentence import SentenceSettings
@@ -23,17 +24,16 @@ from ...data.rows import Row, Rows, text_of
 from ...data.schema import RoleColumns, names_of
 from ...errors import DataError, SettingsError
 from ...nn.config import EncoderConfig
-from ...packed import Batch
+from ...packed import Batch, Packed
 from ...text.tokenizer import Tokenizer
 from ..evaluators import RegressionEvaluator
-from ..example import LabelledExample, Tokens
+from ..example import LabelledExample, Tokens, list_sequences, pack
 from ..labelled import LabelledTask, TaskSettings, check_length
 from ..labels import read_finite_number
 from ..task import DisplayValue, Evaluator, Prediction
 from .columns import SCHEMA, find_retrieval_columns, read_negatives
 from .evaluator import RankingEvaluator
 from .network import RetrievalNetwork
-from .packing import pack_texts
 from .settings import RetrievalSettings
 
 
@@ -254,6 +254,52 @@ class RetrievalTask(LabelledTask[LabelledExample]):
     def evaluator(self) -> Evaluator:
         has_scores = self.settings.score_column is not None
         return RegressionEvaluator() if has_scores else RankingEvaluator()
+
+
+def pack_texts(examples: Sequence[LabelledExample]) -> tuple[Packed, dict[str, np.ndarray]]:
+    """Pack all texts in order of length.
+
+    Returns:
+        The pack, and by name:
+        `query` `[rows]` int64: indices of the queries' sequences in the pack;
+        `passage` `[rows + negatives]` int64: the same for the rows' passages, then all negatives;
+        `negative_row` `[negatives]` int64: index of the row that each negative belongs to;
+        `is_excluded` `[rows, rows + negatives]` bool: passages that are not negatives of a query.
+    """
+    # First queries, then their passages, then the negatives, each in the order of the rows.
+    roles = sorted(list_sequences(examples), key=lambda role: min(role[1], 2))
+    texts = [examples[at].sequences[number].input_ids for at, number in roles]
+    order = sorted(range(len(texts)), key=lambda role: len(texts[role]))
+    packed = pack(examples, [roles[role] for role in order])
+    positions = np.empty(len(order), np.int64)
+    positions[order] = np.arange(len(order))
+    rows = len(examples)
+    return packed, {
+        "query": positions[:rows],
+        "passage": positions[rows:],
+        "negative_row": np.array([at for at, _ in roles[2 * rows :]], np.int64),
+        "is_excluded": _find_excluded(texts[:rows], texts[rows:]),
+    }
+
+
+def _find_excluded(
+    queries: Sequence[np.ndarray], passages: Sequence[np.ndarray]
+) -> NDArray[np.bool_]:
+    """Which passages must not be used as negatives of a query: `[queries, passages]`.
+
+    These are passages that belong to the same query in another row, and passages that equal the
+    query. The first passages are the positives, in the order of the queries; they are not excluded.
+    Texts are compared by their token ids.
+    """
+    numbers: dict[bytes, int] = {}
+    query_ids = np.array([numbers.setdefault(ids.tobytes(), len(numbers)) for ids in queries])
+    passage_ids = np.array([numbers.setdefault(ids.tobytes(), len(numbers)) for ids in passages])
+    pairs = query_ids[:, None] * len(numbers) + passage_ids
+    is_excluded: NDArray[np.bool_] = np.isin(pairs, pairs.diagonal()) | (
+        query_ids[:, None] == passage_ids
+    )
+    np.fill_diagonal(is_excluded, val=False)
+    return is_excluded
 
 
 def find_score_range(scores: Sequence[float]) -> tuple[float, float]:

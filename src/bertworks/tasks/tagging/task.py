@@ -24,8 +24,10 @@ from ...data.rows import LocatedRow, Row, Rows
 from ...data.schema import RoleColumns
 from ...errors import BertworksWarning, DataError
 from ...nn.config import EncoderConfig
+from ...nn.losses import cross_entropy_sum
 from ...packed import Batch
 from ...text.tokenizer import Tokenizer
+from ..evaluators import ScoredEvaluator
 from ..example import pack, sort_sequences
 from ..labelled import LabelledTask, TaskSettings, check_length
 from ..labels import build_label_entries
@@ -37,10 +39,10 @@ from .columns import (
     find_document_column,
     read_strings,
 )
-from .evaluator import TaggingEvaluator
 from .network import TaggingNetwork
 from .notation import find_notation, find_span_warning
 from .row_reader import RowReader
+from .scores import TaggingScores
 from .settings import TaggingSettings
 from .tags import build_labels, find_best_path, find_legal_transitions, find_spans
 from .text_words import Spellings, find_spellings
@@ -326,6 +328,34 @@ class TaggingTask(LabelledTask[TaggingExample]):
 
     def evaluator(self) -> Evaluator:
         return TaggingEvaluator(self)
+
+
+class TaggingEvaluator(ScoredEvaluator[TaggingScores]):
+    """Computes `loss` per labelled piece and the scores of `TaggingScores`."""
+
+    def __init__(self, task: TaggingTask) -> None:
+        super().__init__(TaggingScores(task.settings.tags, spans=task.settings.spans))
+        self._task = task
+
+    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+        labels = batch.targets["labels"]
+        self._loss += cross_entropy_sum(outputs["logits"], labels).item()
+        self._count += len(labels)
+        for example, path, probabilities in self._task.paths(outputs, batch):
+            predicted = np.array(path, np.int64)
+            self._scores.add_sentence(
+                example,
+                example.words,
+                example.target,
+                predicted,
+                probabilities[np.arange(len(path)), predicted],
+                gold_spans=example.spans,
+            )
+
+    def notes(self) -> list[str]:
+        """The notes on the scores, and how the table writes its tags if that is unusual."""
+        notation = self._task.settings.notation
+        return super().notes() + ([] if notation is None else [notation])
 
 
 def _notation_of(rows: Rows, column: str | None) -> str | None:
