@@ -133,9 +133,7 @@ def finetune(
     with process_group(device, run_settings.rank_timeout) as group:
         name = model if isinstance(model, str | Path) else "a model in memory"
         start_model = model if isinstance(model, Model) else load(model)
-        model_settings = _inherited_settings(kind, start_model, run_settings, str(name))
-        if model_settings:
-            run_settings = run_settings.with_values(**model_settings)
+        run_settings = _inherit_settings(kind, start_model, run_settings, str(name))
         earlier_run = None if overwrite else out
         precision = resolve_precision(run_settings.precision, earlier_run, group.device)
         run_settings = run_settings.model_copy(update={"precision": precision})
@@ -166,7 +164,7 @@ def finetune(
             is_main=group.is_main,
             overwrite=overwrite,
         ) as run:
-            if "learning_rate" in model_settings:
+            if start_model.learning_rate is not None and "learning_rate" not in settings:
                 rate = f"learning_rate={run_settings.learning_rate:g}"
                 say(main_progress, f"{rate}, the rate that the model carries")
             return _finetune(
@@ -211,10 +209,10 @@ def _parse_settings(
     return run_settings
 
 
-def _inherited_settings(
+def _inherit_settings(
     kind: type[LabelledTask[Any]], model: Model, settings: FinetuneSettings, name: str
-) -> dict[str, Any]:
-    """Return the values that the given model has for settings that the user did not set."""
+) -> FinetuneSettings:
+    """Return the settings, with those of the given model where the user did not set them."""
     model_settings = {
         option: value
         for option, value in kind.inherit_options(model.sentence).items()
@@ -236,7 +234,7 @@ def _inherited_settings(
         )
     if model.learning_rate is not None and "learning_rate" not in settings.model_fields_set:
         model_settings["learning_rate"] = model.learning_rate
-    return model_settings
+    return settings.with_values(**model_settings) if model_settings else settings
 
 
 def _name_of(table: Any) -> str | None:
