@@ -356,6 +356,7 @@ def test_a_field_that_is_null_has_its_default(server: Running, models: dict[str,
         schema = description["components"]["schemas"][content["schema"]["$ref"].split("/")[-1]]
         expected = without_id(server.ask(path, example))
         for field in schema["properties"].keys() - example.keys() - set(schema["required"]):
+            assert {"type": "null"} in schema["properties"][field]["anyOf"], (path, field)
             assert without_id(server.ask(path, {**example, field: None})) == expected, (path, field)
             count += 1
     assert count > 60

@@ -15,8 +15,9 @@ import orjson
 from fastapi import APIRouter, Response
 from fastapi import Request as HTTPRequest
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from ...errors import did_you_mean
 from ..job import Job, open_job
@@ -31,6 +32,10 @@ Prompt = Field(None, description="The name of a prompt of the model, put before 
 Truncate = Field(None, description="Truncate texts that are too long; else they are an error.")
 
 
+_NOT_OF_TYPES = ("title", "description", "default")
+"""What the schema of a field says beside its types."""
+
+
 class Fields(BaseModel):
     """Fields of a request; one that is null has its default, as if it was omitted."""
 
@@ -43,6 +48,21 @@ class Fields(BaseModel):
             return values
         optional = {name for name, field in cls.model_fields.items() if not field.is_required()}
         return {k: value for k, value in values.items() if value is not None or k not in optional}
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Describe that a field with a default may be null."""
+        schema = handler(core_schema)
+        fields = handler.resolve_ref_schema(schema)
+        for name, field in fields["properties"].items():
+            types = field.get("anyOf", [field])
+            if name not in fields.get("required", ()) and {"type": "null"} not in types:
+                fields["properties"][name] = {"anyOf": [*types, {"type": "null"}]} | {
+                    key: value for key, value in field.items() if key in _NOT_OF_TYPES
+                }
+        return schema
 
 
 class StrictFields(Fields):
