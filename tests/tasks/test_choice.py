@@ -102,6 +102,8 @@ def test_columns_are_named_or_guessed(tmp_path):
     assert (task.column("prompt"), task.choice_columns) == ("2", ("3", "4"))
     assert task.settings.first_number == 1
     assert [one.target for one in task.examples([row.values for row in rows], 0)] == [1, 0]
+    as_list = ChoiceSettings(prompt_column=2, choice_columns=[3, 4], label_column=5)
+    assert ChoiceTask.from_table(TOKENIZER, rows, as_list).columns == task.columns
     swag = read_rows([{"startphrase": "a", "ending0": "b", "ending1": "c", "label": 0}])
     guessed = ChoiceTask.from_table(TOKENIZER, swag, ChoiceSettings())
     assert guessed.choice_columns == ("ending0", "ending1")

@@ -49,13 +49,18 @@ class TaskSettings(Settings):
         is_name = info.field_name is not None and info.field_name.endswith(
             ("_column", "_columns", "_label")
         )
-        is_number = isinstance(value, int) and not isinstance(value, bool)
-        return str(value) if is_name and is_number else value
+        if not is_name:
+            return value
+        return tuple(map(_name_of, value)) if isinstance(value, list | tuple) else _name_of(value)
 
     def named_columns(self) -> list[str]:
         """Return the columns that the user named, to distinguish a header from a row."""
         values = (value for name, value in self if name.endswith("_column"))
         return [value for value in values if value is not None]
+
+
+def _name_of(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 @cache
@@ -114,8 +119,9 @@ class LabelledTask(Task[ExampleT]):
 
     Attributes:
         schema: the roles of the columns that are read; the column of each is a setting.
-        settings_class: settings of the task, given by the user or `detected`; they are saved with
-            the weights. By default the columns, and the settings of all tasks.
+        settings_class: settings of the task, given by the user or found in the rows
+            (`detected_setting`); they are saved with the weights. By default the columns, and the
+            settings of all tasks.
         teacher_outputs: the outputs of a teacher model that can replace labels; None if there are
             none.
         has_majority_baseline: whether always predicting the most frequent target is a useful
@@ -141,7 +147,7 @@ class LabelledTask(Task[ExampleT]):
 
     @classmethod
     def user_settings(cls) -> type[TaskSettings]:
-        """Return the settings that a user gives: all but the `detected` ones, and how tables are
+        """Return the settings that a user gives: all but detected ones, and how tables are
         read."""
         return _user_settings(cls.settings_class)
 

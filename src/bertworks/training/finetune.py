@@ -118,7 +118,7 @@ def finetune(
         device: device to run on; by default CUDA if there is any, as for `load`.
         overwrite: delete an existing run, finished or not, and start again.
         progress: reports progress; in a notebook it is shown by default.
-        settings: settings of `FinetuneSettings` and of the task's options (see `settings_of`);
+        settings: settings of `FinetuneSettings` and of the task (see `settings_of`);
             those of your own task, which type checkers do not know, as `**dictionary`.
 
     Raises:

@@ -53,7 +53,7 @@ class GridLoop:
     finetune: Callable[..., FinetuneResult]  # takes a point's settings, a seed and a directory
     space: Space
     seeds: Sequence[int]
-    options: Collection[str]  # names of the task's options, which decide how tables are read
+    options: Collection[str]  # names of the task's settings, which decide how rows are read
     places: Sequence[Slot]  # slots for parallel runs
     progress: Progress | None
     runs_done: dict[str, GridRun] = field(default_factory=dict)
