@@ -66,6 +66,7 @@ def test_every_name_in_a_recipe_exists() -> None:
     names = set(re.findall(r"`(?:\w+=)?(\w{4,})(?:\(\))?`", recipes))
     assert {"FORMATS", "_TASKS", "can_compute", "inFile"} <= names
     files = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.js"), *(ROOT / "tests").rglob("*.py")]
+    files += ROOT.glob("*.py")
     words = set(re.findall(r"\w+", "\n".join(file.read_text(encoding="utf-8") for file in files)))
     assert sorted(names - words) == []
 
