@@ -98,11 +98,13 @@ def prepare(
     corpus_options, options = CorpusOptions.parse(reading), PrepareSettings.parse(others)
     _check_settings(options, workers)
     corpus = parse_sources(sources, format=corpus_options.format, column=corpus_options.column)
-    excluded = SharedSequences(exclude, encoding=corpus_options.encoding) if exclude else None
+    excluded_sequences = (
+        SharedSequences(exclude, encoding=corpus_options.encoding) if exclude else None
+    )
     counts = ReadCounts()
     documents = read_documents(
         corpus,
-        exclude=excluded,
+        exclude=excluded_sequences,
         seed=options.seed,
         spans=options.spans != "none",
         counts=counts,
@@ -117,7 +119,7 @@ def prepare(
         encoding=corpus_options.encoding,
         skip_bad=corpus_options.skip_bad,
         drop_duplicates=corpus_options.drop_duplicates,
-        exclude=excluded.digest if excluded else None,
+        exclude=excluded_sequences.digest if excluded_sequences else None,
         part=None if part is None else str(Part.parse(part)),
         versions={name: importlib.metadata.version(name) for name in _LIBRARIES},
         **options.model_dump(),

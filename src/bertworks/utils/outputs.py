@@ -59,17 +59,8 @@ def locked_output(
             file system.
         DataError: a directory's name is not UTF-8.
     """
-    if is_remote(path):
-        raise OutputError(
-            "is on another file system, to which only vectors can be written",
-            where=os.fspath(path),
-            fix="Write to this machine, and copy it there.",
-        )
-    if kind != "file":  # libraries receive the names of its files
-        check_path_name(path)
+    _check_path(path, inputs, kind)
     target = real_path(path)
-    check_inputs(path, inputs)
-    _check_kind(path, kind)
     if is_device(path):
         with _pipe_with_reader(path):
             yield
@@ -109,6 +100,20 @@ def locked_output(
         _reentrant_outputs.discard(owner)
         release_locks(locks)
         _remove_empty(new_directories)
+
+
+def _check_path(path: str | os.PathLike[str], inputs: Iterable[object], kind: OutputKind) -> None:
+    """Check an output's path before anything is locked; see `locked_output`."""
+    if is_remote(path):
+        raise OutputError(
+            "is on another file system, to which only vectors can be written",
+            where=os.fspath(path),
+            fix="Write to this machine, and copy it there.",
+        )
+    if kind != "file":  # libraries receive the names of its files
+        check_path_name(path)
+    check_inputs(path, inputs)
+    _check_kind(path, kind)
 
 
 def check_inputs(path: str | os.PathLike[str], inputs: Iterable[object]) -> None:
