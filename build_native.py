@@ -38,6 +38,7 @@ ISAS = {
         "avx512": _AVX512,
         "avx512vnni": [*_AVX512, "-mavx512vnni"],
         "avx512bf16": _AVX512BF16,
+        "amx": [*_AVX512BF16, "-mamx-tile", "-mamx-int8", "-mamx-bf16"],
     },
     "aarch64": {
         "scalar": _SCALAR,

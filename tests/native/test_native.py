@@ -45,6 +45,9 @@ from tests.inference.test_bits import model_of, texts_of
 needs_kernels = pytest.mark.skipif(
     not has_kernels("bf16"), reason="no native code: another processor, or no compiler built it"
 )
+needs_training = pytest.mark.skipif(
+    not has_kernels("training"), reason="no native code for training on this processor"
+)
 needs_exact = pytest.mark.skipif(
     not has_kernels("fp32"), reason="no native code: another processor, or no compiler built it"
 )
@@ -528,7 +531,7 @@ def test_a_library_of_another_machine_is_not_used(tmp_path, monkeypatch):
         assert not has_kernels("bf16")
 
 
-@needs_kernels
+@needs_training
 def test_buffers_are_float32_whatever_the_default_is():
     qkv, layout = mixed([40], 2, 32), layout_of([40])
     expected = native.attention(qkv, layout, 2, 0.0)
@@ -561,12 +564,6 @@ def test_a_library_of_another_source_is_not_used(tmp_path, monkeypatch):
 
 def test_native_code_can_be_switched_off(monkeypatch):
     monkeypatch.setenv("BERTWORKS_NATIVE", "0")
-    assert not has_kernels("bf16")
-
-
-@needs_kernels
-def test_pytorch_computes_where_there_is_amx(monkeypatch):
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
     assert not has_kernels("bf16")
 
 
@@ -616,7 +613,7 @@ def layout_of(lengths: list[int]) -> Layout:
     return Layout.from_lengths(np.array(lengths)).to("cpu")
 
 
-@needs_kernels
+@needs_training
 @pytest.mark.parametrize(
     ("heads", "size", "lengths"),
     [(2, 32, [1, 2, 5, 13, 31, 32, 33, 64, 100]), (3, 64, [128, 77, 3]), (1, 96, [300, 1])],
@@ -636,7 +633,7 @@ def test_attention_and_its_gradient_equal_float64(heads, size, lengths):
     assert not actual[-more:].any() and not inputs.grad[-more:].any()
 
 
-@needs_kernels
+@needs_training
 def test_dropout_is_the_same_forward_and_backward():
     heads, size, lengths, dropout = 3, 64, [40, 17, 64, 1], 0.3
     layout, gradient = layout_of(lengths), torch.randn(sum(lengths), heads * size).bfloat16()
@@ -668,7 +665,7 @@ def test_dropout_is_the_same_forward_and_backward():
         assert error(one, other) < 0.006
 
 
-@needs_kernels
+@needs_training
 @pytest.mark.parametrize("dropout", [0.1, 0.5])
 def test_so_many_weights_are_dropped(dropout):
     """Over heads, queries, keys and sequences; one of two neighbours says nothing of the other."""
@@ -696,7 +693,7 @@ def test_so_many_weights_are_dropped(dropout):
         assert abs(correlation) < 5 / one.numel() ** 0.5
 
 
-@needs_kernels
+@needs_training
 def test_gradients_are_as_exact_as_pytorchs(monkeypatch):
     """Gradients of all parameters, in bfloat16, as close to float64's as the formula's are."""
     packed = pack(1, 2, 5, 5, 13, 31, 32, 33, 64, 129)
@@ -732,7 +729,7 @@ class _Stop(Progress):
             raise _StoppedError
 
 
-@needs_kernels
+@needs_training
 @pytest.mark.long
 def test_a_run_resumes_to_the_same_bits_in_bfloat16(tmp_path):
     rows = [(f"{word} {at % 7}", word) for at in range(48) for word in ("a b", "c d")]
@@ -753,7 +750,7 @@ def test_a_run_resumes_to_the_same_bits_in_bfloat16(tmp_path):
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
-@needs_kernels
+@needs_training
 @pytest.mark.parametrize("bias", [True, False])
 def test_norm_of_a_sum_and_its_gradient_equal_float64(bias):
     torch.manual_seed(0)
@@ -776,7 +773,7 @@ def test_norm_of_a_sum_and_its_gradient_equal_float64(bias):
         assert error(one.grad, other.grad) < 0.005
 
 
-@needs_kernels
+@needs_training
 def test_dropout_before_a_norm_equals_the_formula():
     """What is dropped, how much of it, and that no gradient flows through it."""
     torch.manual_seed(0)
@@ -798,7 +795,7 @@ def test_dropout_before_a_norm_equals_the_formula():
     assert not torch.equal(native.add_and_norm(x, residual, norm, 0.25), actual)
 
 
-@needs_kernels
+@needs_training
 @pytest.mark.parametrize("dropout", [1.0, 1 - 1e-12])
 def test_all_may_be_dropped(dropout):
     """As in PyTorch; the bound of the random numbers has 32 bits, and begins again at 0."""
@@ -815,7 +812,7 @@ def test_all_may_be_dropped(dropout):
     assert not x.grad.any()
 
 
-@needs_kernels
+@needs_training
 def test_gelu_and_its_gradient_equal_float64():
     x = torch.linspace(-9, 9, 80_000).bfloat16().view(-1, 16).requires_grad_()
     actual = native.gelu(x)
@@ -830,7 +827,7 @@ def test_gelu_and_its_gradient_equal_float64():
     assert native.gelu(torch.full((1, 16), torch.nan, dtype=torch.bfloat16)).isnan().all()
 
 
-@needs_kernels
+@needs_training
 @pytest.mark.parametrize("has_bias", [True, False])
 @pytest.mark.parametrize("classes", [1, 7, 16, 33, 30_522])
 def test_exponentials_and_their_loss_equal_float64(classes, has_bias):
@@ -860,7 +857,7 @@ def test_exponentials_and_their_loss_equal_float64(classes, has_bias):
     assert error(actual, (exact - exact.amax(-1, keepdim=True)).exp()) < 2**-8
 
 
-@needs_kernels
+@needs_training
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_labels_may_be_any_integers(dtype):
     logits = torch.randn(4, 20).bfloat16()
@@ -870,7 +867,7 @@ def test_labels_may_be_any_integers(dtype):
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-@needs_kernels
+@needs_training
 @pytest.mark.parametrize("label", [-1, 20, 1 << 40])
 def test_a_loss_of_labels_that_are_no_classes_is_nan(label):
     loss, _ = native.exponentials(
@@ -879,7 +876,7 @@ def test_a_loss_of_labels_that_are_no_classes_is_nan(label):
     assert loss.isnan()
 
 
-@needs_kernels
+@needs_training
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_a_loss_of_logits_that_are_not_finite_is_not_finite(value):
     logits = torch.zeros(2, 40, dtype=torch.bfloat16)
@@ -888,7 +885,7 @@ def test_a_loss_of_logits_that_are_not_finite_is_not_finite(value):
     assert not loss.isfinite()
 
 
-@needs_kernels
+@needs_training
 @pytest.mark.parametrize(
     "x",
     [
@@ -901,7 +898,7 @@ def test_other_values_are_computed_by_pytorch(x):
     assert not native.can_compute(x)
 
 
-@needs_kernels
+@needs_training
 @pytest.mark.parametrize(
     ("logits", "bias"),
     [

@@ -61,10 +61,10 @@ static void backward_item(const void *given, int64_t item, char *scratch) {
     float *scores = (float *)(used + MOST_ROWS * padded), *d_weights = scores + MOST_ROWS * padded;
     float *common = d_weights + MOST_ROWS * padded;
     pack(query, length, size / 2, stride * 2, queries);
-    pack_values(query, length, size, stride, query_pairs);
+    pack_values(query, length, size, stride, pairs, query_pairs);
     pack(gradient, length, size / 2, width * 2, gradients);
-    pack_values(gradient, length, size, width, gradient_pairs);
-    pack_values(key, length, size, stride, key_pairs);
+    pack_values(gradient, length, size, width, pairs, gradient_pairs);
+    pack_values(key, length, size, stride, pairs, key_pairs);
     for (int64_t row = 0; row < length; row++) { /* each query's term in softmax's gradient */
         __m512 total = _mm512_setzero_ps();
         for (int64_t at = 0; at < size; at += 16)
@@ -118,7 +118,7 @@ static void backward_item(const void *given, int64_t item, char *scratch) {
         row = end;
     }
     /* The gradient of queries sums over keys, so pairs of keys must be side by side. */
-    pack_values(d_scores, length, padded, padded, crossed);
+    pack_values(d_scores, length, padded, padded, pairs, crossed);
     for (int64_t panel = 0; panel < length; panel += PANEL) {
         int64_t last = length - panel < PANEL ? length - panel : PANEL;
         tiles = (last + MOST_ROWS - 1) / MOST_ROWS;

@@ -3,7 +3,7 @@
 #ifndef BERTWORKS_ATTENTION
 #define BERTWORKS_ATTENTION
 
-#include "kernels.h"
+#include "amx.h"
 
 typedef struct {
     const bf16 *qkv; /* [tokens, 3, heads, size]: queries, keys and values */
@@ -36,7 +36,7 @@ static inline int64_t longest_of(const int32_t *edges, int64_t sequences) {
 
 static inline int64_t attention_bytes(int64_t longest, int64_t size) {
     int64_t padded = whole_panels(longest);
-    return (2 * padded * size + MOST_ROWS * padded) * 2 + MOST_ROWS * padded * 4;
+    return (2 * padded * size + AMX_ROWS * padded) * 2 + AMX_ROWS * padded * 4;
 }
 
 /* The largest of a query's scores, times a factor. */
@@ -68,26 +68,27 @@ INLINE void add_bias(float *scores, int64_t length, vfloat scale, const float *b
 INLINE void attend(const attention *all, int64_t start, int64_t length, int64_t head, int trains,
                    const float *bias, char *scratch) {
     int64_t size = all->size, width = all->heads * size, stride = 3 * width;
-    int64_t padded = whole_panels(length), pairs = (length + 1) / 2;
+    int64_t padded = whole_panels(length), most_rows = tile_rows(BF16, size / 2);
+    int64_t pairs = has_amx(BF16, padded / 2) ? padded / 2 : (length + 1) / 2;
     const bf16 *query = all->qkv + start * stride + head * size;
     const bf16 *key = query + width, *value = key + width;
     bf16 *keys = (bf16 *)scratch, *values = keys + padded * size, *weights = values + padded * size;
-    float *scores = (float *)(weights + MOST_ROWS * padded);
+    float *scores = (float *)(weights + most_rows * padded);
     vfloat scale = f_set(LOG2E / __builtin_sqrtf((float)size));
     vfloat factor = bias ? f_set(1) : scale; /* of scores that have no scale yet */
 #ifdef BERTWORKS_TRAINING
     uint32_t seed = trains ? seed_of(all, start, head) : 0;
 #endif
     pack(key, length, size / 2, stride * 2, keys);
-    pack_values(value, length, size, stride, values);
-    int64_t tiles = (length + MOST_ROWS - 1) / MOST_ROWS, row = 0;
-    _Alignas(LINE) float sums[MOST_ROWS][PANEL];
+    pack_values(value, length, size, stride, pairs, values);
+    int64_t tiles = (length + most_rows - 1) / most_rows, row = 0;
+    _Alignas(LINE) float sums[AMX_ROWS][PANEL];
     for (int64_t tile = 0; tile < tiles; tile++) {
         int64_t end = length * (tile + 1) / tiles, rows = end - row;
-        vfloat inverse[MOST_ROWS];
+        vfloat inverse[AMX_ROWS];
         for (int64_t at = 0; at < padded; at += PANEL)
-            tiles_bf16(rows, query + row * stride, stride * 2, keys + at * size, size / 2,
-                       scores + at, padded);
+            multiply_tile(BF16, (int)rows, query + row * stride, stride * 2, keys + at * size,
+                          size / 2, scores + at, padded);
         for (int64_t r = 0; r < rows; r++) {
             float *line = scores + r * padded;
             if (bias) add_bias(line, length, scale, bias - (row + r));
@@ -112,8 +113,8 @@ INLINE void attend(const attention *all, int64_t start, int64_t length, int64_t 
                     f_largest(most) + __builtin_log2f(sum);
         }
         for (int64_t column = 0; column < size; column += PANEL) {
-            tiles_bf16(rows, weights, padded * 2, values + column * 2 * pairs, pairs, sums[0],
-                       PANEL);
+            multiply_tile(BF16, (int)rows, weights, padded * 2, values + column * 2 * pairs, pairs,
+                          sums[0], PANEL);
             for (int64_t r = 0; r < rows; r++)
                 for (int half = 0; half < PANEL; half += LANES)
                     store_bf16(all->context + (start + row + r) * width + head * size + column +

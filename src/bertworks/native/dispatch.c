@@ -6,7 +6,10 @@
 
 #include <string.h>
 
-#if defined(__aarch64__) && defined(__linux__)
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #elif defined(__aarch64__) && defined(__APPLE__)
 #include <sys/sysctl.h>
@@ -45,14 +48,26 @@ static int has_avx512(void) {
     return HAS("avx512f") && HAS("avx512bw") && HAS("avx512vl") && HAS("avx512dq") && HAS("fma");
 }
 
+/* Whether the processor has AMX and the kernel lets this process use its tiles (ARCH_REQ_XCOMP_PERM
+   of XTILEDATA). */
+static int has_amx(void) {
+#ifdef __linux__
+    return HAS("amx-tile") && HAS("amx-int8") && HAS("amx-bf16") &&
+           !syscall(SYS_arch_prctl, 0x1023, 18);
+#else
+    return 0;
+#endif
+}
+
 static int is_supported(const char *name) {
     __builtin_cpu_init();
     if (!strcmp(name, "avx2")) return HAS("avx2") && HAS("fma");
     if (!strcmp(name, "avxvnni")) return HAS("avx2") && HAS("fma") && HAS("avxvnni");
     if (!strcmp(name, "avx512")) return has_avx512();
     if (!strcmp(name, "avx512vnni")) return has_avx512() && HAS("avx512vnni");
-    if (!strcmp(name, "avx512bf16"))
-        return has_avx512() && HAS("avx512vnni") && HAS("avx512bf16");
+    int has_bf16 = has_avx512() && HAS("avx512vnni") && HAS("avx512bf16");
+    if (!strcmp(name, "avx512bf16")) return has_bf16;
+    if (!strcmp(name, "amx")) return has_bf16 && has_amx();
     return !strcmp(name, "scalar");
 }
 #elif defined(__aarch64__) && defined(__linux__)
@@ -111,7 +126,8 @@ int bertworks_kernels(void) {
     const char *name = isa()->name;
     if (!strcmp(name, "scalar")) return 0;
     if (!strcmp(name, "avx512bf16")) return IN_FP32 | IN_INT8 | IN_BF16 | IN_TRAINING;
-    return IN_FP32 | IN_INT8 | (!strcmp(name, "neonbf16") ? IN_BF16 : 0);
+    int has_bf16 = !strcmp(name, "amx") || !strcmp(name, "neonbf16");
+    return IN_FP32 | IN_INT8 | (has_bf16 ? IN_BF16 : 0);
 }
 
 int bertworks_layers(const layer *nets, int64_t layers, const void *hidden, void *result,

@@ -140,11 +140,14 @@ static inline void pack(const void *from, int64_t outputs, int64_t groups, int64
     pack_rows(from, outputs, groups, stride, to, 0);
 }
 
-/* Pack values `[keys, size]`, which are summed over keys: pairs of keys side by side. */
-static inline void pack_values(const bf16 *from, int64_t keys, int64_t size, int64_t stride, bf16 *to) {
+/* Pack values `[keys, size]`, which are summed over keys: pairs of keys side by side. There are
+   `pairs` of them, the last ones zeros. */
+static inline void pack_values(const bf16 *from, int64_t keys, int64_t size, int64_t stride,
+                               int64_t pairs, bf16 *to) {
+    static const bf16 zeros[PANEL];
     for (int64_t column = 0; column < size; column += PANEL)
-        for (int64_t key = 0; key < keys; key += 2, to += 2 * PANEL) {
-            const bf16 *row = from + key * stride + column;
+        for (int64_t key = 0; key < 2 * pairs; key += 2, to += 2 * PANEL) {
+            const bf16 *row = key < keys ? from + key * stride + column : zeros;
             store_pairs(to, row, key + 1 < keys ? row + stride : NULL);
         }
 }

@@ -8,7 +8,6 @@
    items of the previous phase are done. So any number of threads, even one, finishes the work. */
 
 #include "attention.h"
-#include "amx.h"
 
 #define BLOCK_BYTES 262144 /* of a block of inputs: it stays in the level 2 cache */
 #define BATCH_BYTES 8388608 /* of the buffers of a batch: they stay in the level 3 cache */
@@ -27,8 +26,6 @@ typedef struct {
     uint8_t *codes;
     float *ranges, *sums; /* of each row: the step of its codes; the input of a norm */
 } job;
-
-INLINE int has_codes(int precision) { return precision == INT8 || precision == INT8_IN_FP32; }
 
 INLINE int has_floats(int precision) { return precision >= FP32; }
 
@@ -94,38 +91,20 @@ INLINE void finish(const job *all, const matrix *map, int precision, enum ending
     }
 }
 
-/* Multiply rows by a panel, at most as many as `tile_rows` says. */
-INLINE void multiply_tile(int precision, int rows, const void *a, const matrix *map,
-                          const char *panel, float *sums) {
-    int64_t stride = map->inputs * bytes_of_input(precision), groups = stride / 4;
-    if (has_amx(precision, groups))
-        tiles_amx(precision, rows, a, stride, panel, groups, sums);
-    else if (has_codes(precision))
-        tiles_int8(rows, a, stride, panel, groups, sums, PANEL);
-    else if (precision == BF16)
-        tiles_bf16(rows, a, stride, panel, groups, sums, PANEL);
-    else
-        tiles_fp32(rows, a, stride, panel, groups, sums, PANEL);
-}
-
-INLINE int64_t tile_rows(int precision, const matrix *map) {
-    if (has_amx(precision, map->inputs * bytes_of_input(precision) / 4)) return AMX_ROWS;
-    return has_codes(precision) ? INT8_ROWS : MOST_ROWS;
-}
-
 INLINE void multiply_in(int precision, const job *all, const matrix *map, int64_t item,
                         const void *x, enum ending ending, const void *residual, void *to) {
     int64_t panels = map->outputs / PANEL, blocks = blocks_of(all, map);
     int64_t block = item / panels, column = item % panels * PANEL;
     int64_t row = all->rows * block / blocks, end = all->rows * (block + 1) / blocks;
-    int64_t most = tile_rows(precision, map), tiles = (end - row + most - 1) / most;
     int64_t bytes = map->inputs * bytes_of_input(precision), first = row, count = end - row;
+    int64_t most = tile_rows(precision, bytes / 4), tiles = (count + most - 1) / most;
     const char *panel = (const char *)map->packed + column * bytes;
     const char *inputs = has_codes(precision) ? (const char *)all->codes : x;
     _Alignas(LINE) float sums[AMX_ROWS > MOST_ROWS ? AMX_ROWS : MOST_ROWS][PANEL];
     for (int64_t tile = 0; tile < tiles; tile++, row = end) {
         end = first + count * (tile + 1) / tiles;
-        multiply_tile(precision, (int)(end - row), inputs + row * bytes, map, panel, sums[0]);
+        multiply_tile(precision, (int)(end - row), inputs + row * bytes, bytes, panel, bytes / 4,
+                      sums[0], PANEL);
         finish(all, map, precision, ending, all->net->activation, sums, row, end - row, column,
                residual, to);
     }
@@ -293,6 +272,7 @@ static void layer_work(void *given) {
     if (is_coded) together(team, 8, rows, encode_between, all, scratch);
     together(team, 9, items_of(all, &net->outer), map_outer, all, scratch);
     together(team, 10, rows, norm_second, all, scratch);
+    release_tiles();
 }
 
 static char *take(char **from, int64_t bytes) {

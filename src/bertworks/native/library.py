@@ -52,17 +52,14 @@ def is_enabled() -> bool:
 def has_kernels(kind: Literal["fp32", "bf16", "int8", "training"]) -> bool:
     """Whether there is native code that is faster than PyTorch on this processor.
 
-    With AMX, PyTorch's products of bfloat16 and 8-bit integers are several times as fast as those
-    of AVX-512. The environment variable `BERTWORKS_NATIVE=0` disables native code; the name of an
-    instruction set, such as `avx2`, chooses its kernels.
+    The environment variable `BERTWORKS_NATIVE=0` disables native code; the name of an instruction
+    set, such as `avx2`, chooses its kernels.
 
     Args:
         kind: the precision of layers; or "training", for attention, norms and losses in bfloat16.
     """
     code = library() if is_enabled() else None
-    torch = sys.modules.get("torch")
-    has_faster = torch is not None and kind != "fp32" and torch.cpu._is_amx_tile_supported()
-    return code is not None and not has_faster and bool(code.bertworks_kernels() & _BITS[kind])
+    return code is not None and bool(code.bertworks_kernels() & _BITS[kind])
 
 
 def instruction_sets() -> list[str]:
