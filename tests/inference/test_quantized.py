@@ -269,7 +269,8 @@ def test_every_geometry_can_be_calibrated(name):
         assert np.array_equal(alone, model.embed(texts, precision="int8")[:10])
 
 
-def test_other_weights_have_no_fixed_codes(tmp_path):
+def test_other_weights_have_no_fixed_codes(tmp_path, monkeypatch):
+    monkeypatch.setenv("BERTWORKS_NATIVE", "0")  # PyTorch's layers
     model, texts = model_of(64), texts_of(12)
     model.calibrate(texts)
     first = model.encoder.layers[0].attention.query_key_value

@@ -103,7 +103,7 @@ def portable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_kernels
-@pytest.mark.parametrize("precision", ["bf16", "int8"])
+@pytest.mark.parametrize("precision", ["bf16", "int8", "fp32"])
 @pytest.mark.parametrize(
     "values",
     [
@@ -129,13 +129,17 @@ def test_layers_equal_float64(values, precision, monkeypatch):
         other = frozen_form(encoder_of(**values), precision)
         assert all(isinstance(layer, FrozenLayer) for layer in other.layers)
         expected = other(packed)
+    if precision == "fp32":
+        assert actual.dtype is torch.float32
+        assert error(actual, exact) < 1.5 * error(expected, exact) < 1e-5
+        return
     assert actual.dtype is torch.bfloat16
     # Not much further from the truth than PyTorch's kernels are, which round more often.
     assert error(actual, exact) < 1.1 * error(expected.bfloat16(), exact) < 0.05
 
 
 @needs_kernels
-@pytest.mark.parametrize("precision", ["bf16", "int8"])
+@pytest.mark.parametrize("precision", ["bf16", "int8", "fp32"])
 @pytest.mark.parametrize("family", ["bert", "mpnet"])
 def test_a_family_is_computed_in_one_call(family, precision):
     widths = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 96}
@@ -146,7 +150,7 @@ def test_a_family_is_computed_in_one_call(family, precision):
 
 
 @needs_kernels
-@pytest.mark.parametrize("precision", ["bf16", "int8"])
+@pytest.mark.parametrize("precision", ["bf16", "int8", "fp32"])
 @pytest.mark.parametrize("bias", [None, {"kind": "buckets"}, {"kind": "alibi"}])
 @settings(max_examples=20)
 @given(lengths=st.lists(st.integers(1, 70), min_size=1, max_size=40), seed=st.integers(0, 99))
@@ -162,7 +166,7 @@ def test_packs_change_no_bit(precision, bias, lengths, seed):
 
 
 @needs_kernels
-@pytest.mark.parametrize("precision", ["bf16", "int8"])
+@pytest.mark.parametrize("precision", ["bf16", "int8", "fp32"])
 @pytest.mark.parametrize("bias", [None, {"kind": "buckets"}])
 def test_batches_of_rows_and_threads_change_no_bit(precision, bias):
     """More rows than go through the phases at once, and one sequence that is as long alone."""
@@ -184,7 +188,7 @@ def test_batches_of_rows_and_threads_change_no_bit(precision, bias):
 @pytest.mark.parametrize(
     "values", [{}, {"num_hidden_groups": 1}, {"score_bias": {"kind": "buckets"}}]
 )
-@pytest.mark.parametrize("precision", ["bf16", "int8"])
+@pytest.mark.parametrize("precision", ["bf16", "int8", "fp32"])
 def test_layers_together_and_one_by_one_are_equal(precision, values):
     packed = pack(3, 17, 600, 40)
     form = frozen_form(encoder_of(**values), precision)

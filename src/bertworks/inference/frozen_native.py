@@ -27,7 +27,7 @@ from ..packed import Packed, Sequences
 
 
 class FrozenNativeLayer(Layer):
-    """A layer computed in one native call, in bfloat16."""
+    """A layer computed in one native call."""
 
     weights: NativeLayer
     native: NativeLayers
@@ -39,8 +39,14 @@ class FrozenNativeLayer(Layer):
         return _to_tensor(self.native(_to_array(hidden), scope.packed, _numbers(scope.bias)))
 
     @staticmethod
-    def from_layer(layer: Layer, config: EncoderConfig, int8: bool) -> FrozenNativeLayer:
-        """Return a layer with the parameters of `layer`, which native code computes."""
+    def from_layer(
+        layer: Layer, config: EncoderConfig, dtype: torch.dtype | None, int8: bool
+    ) -> FrozenNativeLayer:
+        """Return a layer with the parameters of `layer`, which native code computes.
+
+        Args:
+            dtype, int8: as for `native_layers`.
+        """
         parts = _Parts.from_layer(layer)
         assert parts is not None
         first, second = parts.norms
@@ -52,6 +58,7 @@ class FrozenNativeLayer(Layer):
             heads=config.num_attention_heads,
             activation=config.hidden_act,
             codes={name: one for name, one in codes.items() if one is not None},
+            fp32=dtype is not torch.bfloat16,
         )
         return copy_module(
             layer,
@@ -64,7 +71,7 @@ class FrozenNativeLayer(Layer):
 
 
 class FrozenNativeEmbeddings(Embeddings):
-    """Embeddings computed in one native call, and rounded to bfloat16."""
+    """Embeddings computed in one native call."""
 
     native: NativeEmbeddings
     hooks: list[Mapping[int, Any]]  # of each part; if there are any, parts are called singly
@@ -77,8 +84,12 @@ class FrozenNativeEmbeddings(Embeddings):
         return super().forward(packed)  # which raises an error for an id outside a table
 
     @staticmethod
-    def from_embeddings(parts: Embeddings) -> Embeddings:
-        """Return embeddings that native code computes, if it has code for their kind."""
+    def from_embeddings(parts: Embeddings, *, fp32: bool) -> Embeddings:
+        """Return embeddings that native code computes, if it has code for their kind.
+
+        Args:
+            fp32: whether the result is float32; otherwise it is rounded to bfloat16.
+        """
         norm = parts.norm
         tables = (parts.word_embeddings, parts.position_embeddings, parts.token_type_embeddings)
         if (
@@ -107,6 +118,7 @@ class FrozenNativeEmbeddings(Embeddings):
                 None if types is None else _to_array(types),
                 (_to_array(norm_weights[0]), _to_array(norm_weights[1]), norm.eps),
                 parts.position_offset,
+                fp32=fp32,
             ),
             hooks=[hooks for part in parts.children() for hooks in _hooks(part)],
         )
@@ -128,7 +140,7 @@ class FrozenNativeEncoder(Encoder):
     def means(self, packed: Packed, *, unit_length: bool) -> Float[Tensor, "sequences hidden_size"]:
         """The mean of each sequence's last states; optionally scaled to length 1."""
         hidden = self(packed)
-        if hidden.dtype is torch.bfloat16 and hidden.is_contiguous():
+        if hidden.dtype in (torch.bfloat16, torch.float32) and hidden.is_contiguous():
             means = mean_of_sequences(_to_array(hidden), packed, unit_length=unit_length)
             return torch.from_numpy(means)
         vectors = pool(hidden.float(), packed, "mean")  # a hook has changed the states
@@ -157,7 +169,12 @@ class FrozenNativeEncoder(Encoder):
             return None
         return copy_module(
             encoder,
-            {**submodules, "embeddings": FrozenNativeEmbeddings.from_embeddings(embeddings)},
+            {
+                **submodules,
+                "embeddings": FrozenNativeEmbeddings.from_embeddings(
+                    embeddings, fp32=dtype is not torch.bfloat16
+                ),
+            },
             FrozenNativeEncoder,
             training=False,
             compute_dtype=dtype,
@@ -188,15 +205,16 @@ def native_layers(encoder: Encoder, dtype: torch.dtype | None, int8: bool) -> li
     """The layers of an encoder that native code can compute.
 
     Args:
-        dtype: the compute dtype of the encoder.
+        dtype: the compute dtype of the encoder; None: the dtype of its weights.
         int8: whether products are of 8-bit integers.
     """
-    config = encoder.config
+    config, weight = encoder.config, next(encoder.parameters())
+    is_bfloat16 = dtype is torch.bfloat16
     widths = (config.hidden_size, config.intermediate_size, config.head_size)
     fits = (
-        dtype is torch.bfloat16
-        and next(encoder.parameters()).is_cpu
-        and has_kernels("int8" if int8 else "bf16")
+        (is_bfloat16 or (dtype is None and weight.dtype is torch.float32))
+        and weight.is_cpu
+        and has_kernels("int8" if int8 else "bf16" if is_bfloat16 else "fp32")
         and config.attention == "bidirectional"
         and config.positions != "rotary"
         and config.query_key_value_order == "part"
@@ -274,8 +292,10 @@ def _to_array(tensor: Tensor) -> NDArray[Any]:
     return (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
-def _to_tensor(bits: NDArray[np.uint16]) -> Tensor:
-    return torch.from_numpy(bits).view(torch.bfloat16)
+def _to_tensor(array: NDArray[Any]) -> Tensor:
+    """The tensor of an array of float32, or of the bits of bfloat16 numbers."""
+    tensor = torch.from_numpy(array)
+    return tensor.view(torch.bfloat16) if tensor.dtype is torch.uint16 else tensor
 
 
 def _bias(part: Linear | LayerNorm) -> Tensor:

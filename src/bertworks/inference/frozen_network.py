@@ -190,7 +190,7 @@ class FrozenNetworkBuilder:
             dtype = None  # embeddings are computed in the precision of the parameters
         if isinstance(module, Layer) and module in self.native:
             copy: nn.Module = FrozenNativeLayer.from_layer(
-                module, self.native[module], bool(self.quantized)
+                module, self.native[module], dtype, bool(self.quantized)
             )
         else:
             submodules = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ctypes import c_float, c_int64, c_void_p
 
 import numpy as np
-from jaxtyping import Float, UInt16
+from jaxtyping import Float, Shaped
 from numpy.typing import NDArray
 
 from ..packed import Layout, Packed
@@ -15,13 +15,14 @@ _INDEX_ERROR = 2  # what native code returns if an index is not in its table
 
 
 class NativeEmbeddings:
-    """The normalised sum of token, position and segment embeddings, rounded to bfloat16.
+    """The normalised sum of token, position and segment embeddings.
 
     Args:
         words, positions, types: float32 `[entries, width]`, contiguous; None: there is no such
             table. With one type, the tokens' types are ignored.
         norm: weight, bias and epsilon.
         offset: of position 0 in its table.
+        fp32: whether the result is float32; otherwise it is rounded to bfloat16.
     """
 
     def __init__(
@@ -31,6 +32,8 @@ class NativeEmbeddings:
         types: NDArray[np.float32] | None,
         norm: tuple[NDArray[np.float32], NDArray[np.float32], float],
         offset: int,
+        *,
+        fp32: bool = False,
     ) -> None:
         *weights, epsilon = norm
         tables = (words, positions, types)
@@ -43,14 +46,16 @@ class NativeEmbeddings:
             self._width,
             offset,
             c_float(epsilon),
+            fp32,
         )
+        self._dtype = np.float32 if fp32 else np.uint16
         self._run = library().bertworks_embeddings
 
-    def __call__(self, packed: Packed) -> UInt16[np.ndarray, "tokens width"] | None:
+    def __call__(self, packed: Packed) -> Shaped[np.ndarray, "tokens width"] | None:
         """Return the embeddings of a pack of arrays, or of tensors on the CPU.
 
         Returns:
-            The bits of bfloat16 numbers.
+            Float32, or the bits of bfloat16 numbers (uint16).
             None if a token, position or type is not in its table, or they are not three equally
             long vectors of int64.
 
@@ -62,7 +67,7 @@ class NativeEmbeddings:
         for part in indices:
             if part.dtype != np.int64 or part.shape != (len(ids),) or not part.flags.c_contiguous:
                 return None
-        result = empty((len(ids), self._width), np.uint16)
+        result = empty((len(ids), self._width), self._dtype)
         error_code = self._run(
             self._struct,
             *(part.ctypes.data for part in indices),
@@ -77,17 +82,19 @@ class NativeEmbeddings:
 
 
 def mean_of_sequences(
-    hidden: UInt16[np.ndarray, "tokens width"], layout: Layout, *, unit_length: bool
+    hidden: Shaped[np.ndarray, "tokens width"], layout: Layout, *, unit_length: bool
 ) -> Float[np.ndarray, "sequences width"]:
     """The mean of each sequence's vectors, in float32; optionally scaled to length 1.
 
     Args:
-        hidden: the bits of bfloat16 numbers; the width is a multiple of 16.
+        hidden: float32, or the bits of bfloat16 numbers (uint16); the width is a multiple of 16.
     """
     assert hidden.flags.c_contiguous
+    code = library()
+    write_means = code.bertworks_means_fp32 if hidden.dtype == np.float32 else code.bertworks_means
     edges = np.asarray(layout.cu_seqlens)
     result = empty((len(edges) - 1, hidden.shape[1]), np.float32)
-    library().bertworks_means(
+    write_means(
         hidden.ctypes.data,
         edges.ctypes.data,
         len(result),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int8, UInt16
+from jaxtyping import Float, Int8, Shaped
 from numpy.typing import NDArray
 
 from ..packed import Layout
@@ -51,15 +51,16 @@ class NativeMap:
     slope: Float[np.ndarray, " inputs"] | None = None
 
     @staticmethod
-    def from_weight(weight: NDArray[Any], bias: NDArray[Any]) -> NativeMap:
-        """A map with bfloat16 products.
+    def from_weight(weight: NDArray[Any], bias: NDArray[Any], *, fp32: bool = False) -> NativeMap:
+        """A map with products of bfloat16 or float32 numbers.
 
         Args:
             weight: `[outputs, inputs]`; numbers, or the bits of bfloat16 numbers (uint16).
             bias: `[outputs]`.
+            fp32: whether products are of float32 numbers.
         """
-        rows = weight if weight.dtype == np.uint16 else _floats(weight)
-        return NativeMap(_pack(rows, group=2), _copy(bias), weight.shape[1])
+        rows = weight if weight.dtype == np.uint16 and not fp32 else _floats(weight)
+        return NativeMap(_pack(rows, group=1 if fp32 else 2), _copy(bias), weight.shape[1])
 
     @staticmethod
     def from_eight_bits(
@@ -124,6 +125,7 @@ class NativeLayer:
         epsilons: of the norms.
         heads: the number of attention heads.
         activation: a key of `ACTIVATIONS`.
+        fp32: whether the numbers between products are float32, and bfloat16 otherwise.
     """
 
     def __init__(
@@ -133,6 +135,8 @@ class NativeLayer:
         epsilons: tuple[float, float],
         heads: int,
         activation: str,
+        *,
+        fp32: bool = False,
     ) -> None:
         self._norms = [_copy(part) for norm in norms for part in norm]
         self._maps = maps
@@ -142,8 +146,9 @@ class NativeLayer:
             (c_float * 2)(*epsilons),
             heads,
             ACTIVATIONS[activation],
-            maps[0].scales is not None,
+            (maps[0].scales is not None) + 2 * fp32,  # a `precision` of native.h
         )
+        self.dtype = np.dtype(np.float32 if fp32 else np.uint16)
 
     @staticmethod
     def from_arrays(
@@ -154,6 +159,7 @@ class NativeLayer:
         heads: int,
         activation: str,
         codes: Mapping[str, FixedCodes] | None = None,
+        fp32: bool = False,
     ) -> NativeLayer:
         """Pack the weights of a layer.
 
@@ -162,6 +168,7 @@ class NativeLayer:
                 missing is zero.
             int8: whether products are of 8-bit integers.
             codes: fixed codes of the inputs of maps, by their names.
+            fp32: whether all other numbers are float32.
         """
 
         def bias_of(name: str) -> NDArray[Any]:
@@ -172,10 +179,11 @@ class NativeLayer:
             weight, bias = arrays[f"{name}.weight"], bias_of(name)
             if int8:
                 return NativeMap.from_eight_bits(weight, bias, (codes or {}).get(name))
-            return NativeMap.from_weight(weight, bias)
+            return NativeMap.from_weight(weight, bias, fp32=fp32)
 
         norms = [(arrays[f"{name}.weight"], bias_of(name)) for name in NORMS]
-        return NativeLayer([*map(make_map, MAPS)], norms, epsilons, heads, activation)
+        maps = [*map(make_map, MAPS)]
+        return NativeLayer(maps, norms, epsilons, heads, activation, fp32=fp32)
 
 
 class NativeLayers:
@@ -188,26 +196,27 @@ class NativeLayers:
 
     def __call__(
         self,
-        hidden: UInt16[np.ndarray, "tokens hidden_size"],
+        hidden: Shaped[np.ndarray, "tokens hidden_size"],
         layout: Layout,
         bias: Float[np.ndarray, "heads distances"] | None = None,
-    ) -> UInt16[np.ndarray, "tokens hidden_size"]:
+    ) -> Shaped[np.ndarray, "tokens hidden_size"]:
         """The last layer's output; rows after the last sequence are zeros.
 
         Args:
-            hidden: the input of the first layer: the bits of bfloat16 numbers, as in the result.
+            hidden: the input of the first layer: float32, or the bits of bfloat16 numbers (uint16),
+                as in the result.
             layout: the positions of the sequences: an array, or a tensor on the CPU.
             bias: numbers that all layers add to the scores of attention, as for `NativeBias`.
 
         Raises:
             MemoryError: there is no memory for intermediate results.
         """
-        assert hidden.flags.c_contiguous
+        assert hidden.flags.c_contiguous and hidden.dtype == self.layers[0].dtype
         assert can_add(bias, layout, self._structs[0].heads)
         native_bias = NativeBias(bias)
         edges = np.asarray(layout.cu_seqlens)
         last = layout.groups[-1].tokens.stop
-        result = empty(hidden.shape, np.uint16)
+        result = empty(hidden.shape, hidden.dtype)
         result[last:] = 0
         error_code = self._run(
             self._structs,
@@ -225,8 +234,8 @@ class NativeLayers:
         return result
 
     def states(
-        self, hidden: UInt16[np.ndarray, "tokens hidden_size"], layout: Layout
-    ) -> Iterator[UInt16[np.ndarray, "tokens hidden_size"]]:
+        self, hidden: Shaped[np.ndarray, "tokens hidden_size"], layout: Layout
+    ) -> Iterator[Shaped[np.ndarray, "tokens hidden_size"]]:
         """Yield the output of each layer, computed singly."""
         for layer in self.layers:
             hidden = NativeLayers([layer])(hidden, layout)
@@ -234,18 +243,20 @@ class NativeLayers:
 
 
 def _pack(rows: NDArray[Any], group: int) -> NDArray[Any]:
-    """Pack rows of 8-bit integers or of bfloat16 numbers into panels; see kernels.h.
+    """Pack rows of numbers into panels; see kernels.h.
 
     Args:
-        rows: int8, the bits of bfloat16 (uint16), or float32, which is rounded to bfloat16.
+        rows: int8, the bits of bfloat16 (uint16), or float32, which is rounded to bfloat16 if the
+            group is of two.
         group: how many numbers of a row make one operand of 32 bits.
     """
     outputs, inputs = rows.shape
     rows = np.ascontiguousarray(rows)
-    packed_type = rows.dtype if rows.dtype == np.int8 else np.uint16
+    rounds = rows.dtype == np.float32 and group == 2
+    packed_type = np.dtype(np.uint16) if rounds else rows.dtype
     packed = empty((-(-outputs // PANEL) * PANEL * inputs,), packed_type)
     library().bertworks_pack(
-        *(rows.ctypes.data, outputs, inputs // group, rows.strides[0], rows.dtype == np.float32),
+        *(rows.ctypes.data, outputs, inputs // group, rows.strides[0], rounds),
         packed.ctypes.data,
         num_threads(),
         parallel(),
