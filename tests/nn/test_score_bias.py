@@ -325,7 +325,7 @@ def run_frozen(precision: str, deterministic: bool = False) -> Callable[..., Ten
         with torch.inference_mode():
             form = frozen_form(encoder, precision, deterministic)
             layer_class: type[Layer] | None = None
-            if precision != "fp32" and has_kernels(precision) and has_numbers_only(encoder):
+            if has_kernels(precision) and has_numbers_only(encoder):
                 layer_class = FrozenNativeLayer
             elif has_packed_kernels(torch.bfloat16 if precision == "bf16" else torch.float32):
                 layer_class = FrozenLayer
