@@ -57,6 +57,23 @@ class CheckpointError(BertworksError):
     """A model or checkpoint is missing, damaged, or of another shape than expected."""
 
 
+class NeedsPyTorchError(CheckpointError, SettingsError, AttributeError):
+    """PyTorch is needed, which is not installed or was not chosen (`backend`)."""
+
+
+def needs_pytorch_error(what: str, *, where: str | None = None) -> NeedsPyTorchError:
+    """Return the error for something that native code cannot compute.
+
+    Args:
+        what: what needs PyTorch, as the start of a sentence.
+    """
+    return NeedsPyTorchError(
+        f"{what} needs PyTorch",
+        where=where,
+        fix="Run: pip install torch; and load it with backend=auto or torch.",
+    )
+
+
 class OutputError(BertworksError):
     """An output cannot be written, is being written by another process, or is an input too."""
 

@@ -1,59 +1,42 @@
-"""Load a model: read its files, detect its task, and build the network with the files' weights."""
+"""Load a model, with a network of PyTorch's or in native code alone."""
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import replace
+import sys
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-import torch
-from torch import Tensor
+from .errors import needs_pytorch_error
+from .inference.native_model import NativeModel
+from .nn.config import Activation
+from .settings.literals import Backend
 
-from .checkpoints.families import family_of
-from .checkpoints.family import Family
-from .checkpoints.heads import PublishedCheckpoint, is_published
-from .checkpoints.locate import locate_with_adapter
-from .checkpoints.network_weights import load_weights
-from .checkpoints.peft_adapters import merge_adapter
-from .checkpoints.router import Route
-from .checkpoints.sentence import (
-    SentenceEncoder,
-    has_query_route,
-    lowers_case,
-    read_cross_encoder,
-    read_original_colbert,
-    read_sentence_encoder,
-    transformer_directory,
-    with_limit,
-)
-from .checkpoints.sentence_modules import load_vector_modules
-from .checkpoints.static import STATIC, read_static_settings
-from .checkpoints.store import (
-    TaskFile,
-    check_geometry,
-    read_config,
-    read_limit,
-    read_task,
-)
-from .checkpoints.task_adapters import (
-    find_adapter,
-    has_unused_adapters,
-    list_adapters,
-    split_adapter,
-    with_adapter_prompt,
-)
-from .checkpoints.tensors import read_tensors
-from .errors import BertworksError, BertworksWarning, CheckpointError, SettingsError
-from .model import Model
-from .nn.config import Activation, EncoderConfig
-from .nn.cpu import keep_freed_memory
-from .nn.device import pick_device, without_weights
-from .nn.encoder import BareEncoder, Encoder
-from .nn.vector_modules import VectorModules
-from .tasks import detect_task, find_task_class, is_registered
-from .tasks.task import Network, Task
-from .text.tokenizer import Tokenizer
+if TYPE_CHECKING:
+    import torch
+
+    from .model import Model
+    from .tasks.task import Task
+else:
+    torch = Task = Model = Any  # PyTorch is imported only if it computes
+
+
+@overload
+def load(name: str | Path, *, backend: Literal["native"]) -> NativeModel: ...
+
+
+@overload
+def load(
+    name: str | Path,
+    *,
+    task: str | type[Task[Any]] | None = None,
+    device: torch.device | str = "auto",
+    hidden_act: Activation | None = None,
+    allow_non_finite: bool = False,
+    base: str | Path | None = None,
+    adapter: str | None = None,
+    backend: Literal["auto", "torch"] = "auto",
+) -> Model: ...
 
 
 def load(
@@ -65,8 +48,11 @@ def load(
     allow_non_finite: bool = False,
     base: str | Path | None = None,
     adapter: str | None = None,
-) -> Model:
+    backend: Backend = "auto",
+) -> Model | NativeModel:
     """Load a model.
+
+    Without PyTorch, the result is a `NativeModel`.
 
     Args:
         name: a model directory (including the original TensorFlow release's), a run directory, or
@@ -85,213 +71,42 @@ def load(
             Jina embeddings v3, which is merged; its prompt is used by default. "retrieval" loads
             "retrieval.passage", and "retrieval.query" as the model of queries: twice the memory.
             Without it, the base weights are loaded, and a warning names the adapters.
+        backend: what computes. `torch`: a network of PyTorch's, with every method; its frozen form
+            uses native code where that is faster. `native`: native code alone, which computes
+            vectors of texts (`embed`, `similarity`) for BERT's kind of encoder; PyTorch is not
+            imported. `auto`: `torch` if it is installed.
 
     Raises:
         CheckpointError: there is no such model, it is damaged or of an unsupported architecture;
             or a weight is not finite; or there is no adapter of that name.
+        NeedsPyTorchError: the model cannot be used without PyTorch.
     """
-    whole_directory, peft_directory = locate_with_adapter(name, base)
     options: dict[str, Any] = {
         "task": task,
+        "device": device,
         "hidden_act": hidden_act,
         "allow_non_finite": allow_non_finite,
+        "base": base,
         "adapter": adapter,
-        "peft_directory": peft_directory,
     }
-    query_adapter = adapter
-    if adapter is not None:
-        directory = transformer_directory(whole_directory)
-        query_adapter, options["adapter"] = split_adapter(directory, adapter)
-    model = _load(str(name), whole_directory, "document", **options)
-    if query_adapter != options["adapter"]:
-        options["adapter"] = query_adapter
-        model.query_model = _load(str(name), whole_directory, "query", **options)
-    elif has_query_route(whole_directory):
-        model.query_model = _load_query_model(model, whole_directory, options)
-    return model.to(pick_device(device))
+    if backend == "torch" or (backend == "auto" and has_pytorch()):
+        if not has_pytorch():
+            raise needs_pytorch_error("backend=torch")
+        from .network_loading import load_network
+
+        return load_network(name, **options)
+    defaults = {"device": ("auto", "cpu"), "allow_non_finite": (False,)}
+    for key, value in options.items():
+        if str(value) not in map(str, defaults.get(key, (None,))):
+            raise needs_pytorch_error(f"{key}={value}")
+    return NativeModel.load(name)
 
 
-def _load_query_model(model: Model, whole_directory: Path, options: dict[str, Any]) -> Model:
-    """Load the modules for queries of a model whose other modules are loaded."""
-    name = str(model.source)
-    directory = transformer_directory(whole_directory, "query")
-    if directory != transformer_directory(whole_directory):
-        return _load(name, whole_directory, "query", **options)
-    query_model = Model(model.tokenizer, model.task, model.network, model.report, None, name)
-    encoder = read_sentence_encoder(whole_directory, "query")
-    assert encoder is not None, "documents have the same transformer, and other modules"
-    query_model.modules = _load_modules(encoder)
-    config = model.encoder.config
-    limit = read_limit(directory, whole_directory, config, "query")
-    query_model.sentence = with_limit(encoder.settings, limit, config.max_seqlen, where=name)
-    query_model.embedder()  # an error in the files is shown now
-    return query_model
-
-
-def _load(
-    name: str,
-    whole_directory: Path,
-    route: Route,
-    *,
-    task: str | type[Task[Any]] | None,
-    hidden_act: Activation | None,
-    allow_non_finite: bool,
-    adapter: str | None,
-    peft_directory: Path | None,
-) -> Model:
-    """Load a model, or its modules of a route: see `load`."""
-    directory = transformer_directory(whole_directory, route)
-    config, raw = read_config(directory)
-    if hidden_act is not None:
-        config = config.with_values(hidden_act=hidden_act)
-    tokenizer = _load_tokenizer(directory, config, lowercase=lowers_case(whole_directory, route))
-    family = family_of(config)
-    tensors, dropped_tensors, adapter_name = _read_tensors(
-        directory, adapter, peft_directory, family, raw, name
-    )
-    original_colbert = read_original_colbert(directory, raw, tensors)
-    check_geometry(config, tensors, family, name)
-    task_file = read_task(directory)
-    limit = read_limit(directory, whole_directory, config, route)
-    loaded_task: Task[Any] | None = None
-    if task_file is not None and task != "encoder":
-        loaded_task = _task_from_file(task_file, task, tokenizer, directory)
-    elif task is not None and task != "encoder":
-        raise CheckpointError("has no custom task", where=name, fix="Leave task out.")
-    elif task is None:
-        pairs = read_cross_encoder(whole_directory, raw)
-        try:
-            loaded_task = detect_task(
-                PublishedCheckpoint(
-                    raw,
-                    config,
-                    family,
-                    tensors,
-                    tokenizer,
-                    limit,
-                    takes_pairs=pairs is not None,
-                    activation=None if pairs is None else pairs.activation,
-                )
-            )
-        except BertworksError as error:
-            raise CheckpointError(error.what, where=name, fix=error.fix) from None
-
-    def build() -> Network | BareEncoder:
-        if loaded_task is None:
-            return BareEncoder(
-                Encoder(config, pooler=family.has("encoder.pooler.dense.weight", tensors))
-            )
-        return loaded_task.network(config)
-
+def has_pytorch() -> bool:
+    """Whether PyTorch is installed; it is not imported."""
+    if "torch" in sys.modules:
+        return True
     try:
-        with without_weights():  # no random weights, which would be replaced
-            network = build()
-    except SettingsError as error:  # the task and the encoder do not fit together
-        raise CheckpointError(error.what, where=name, fix=error.fix) from None
-    if not all(is_published(name) for name, _ in network.named_buffers()):
-        # A task's constants are in no file.
-        network = build()
-    report = load_weights(
-        network,
-        tensors,
-        family,
-        name,
-        allow_non_finite=allow_non_finite,
-        unused_heads=task_file.heads if task_file is not None and loaded_task is None else (),
-    )
-    report = replace(report, dropped_tensors={**report.dropped_tensors, **dropped_tensors})
-    if report.new_tensors:
-        raise CheckpointError(
-            f"the weights {', '.join(report.new_tensors)} are missing, or of another shape",
-            where=name,
-        )
-    keep_freed_memory()
-    network.eval()
-    rate = None if task_file is None else task_file.learning_rate
-    model = Model(tokenizer, loaded_task, network, report, None, name, rate)
-    if family is STATIC:
-        model.sentence = read_static_settings(directory, whole_directory, route)
-    elif original_colbert is not None:
-        model.sentence, model.modules = original_colbert
-    elif (encoder := read_sentence_encoder(whole_directory, route)) is not None:
-        model.sentence, model.modules = encoder.settings, _load_modules(encoder)
-    model.sentence = with_limit(model.sentence, limit, config.max_seqlen, where=name)
-    model.sentence = with_adapter_prompt(model.sentence, raw, adapter_name)
-    if model.modules is not None:
-        model.embedder()  # an error in the files is shown now
-    return model
-
-
-def _load_modules(encoder: SentenceEncoder) -> VectorModules | None:
-    return None if encoder.modules is None else load_vector_modules(encoder.modules)
-
-
-def _read_tensors(
-    directory: Path,
-    adapter: str | None,
-    peft_directory: Path | None,
-    family: Family,
-    raw: dict[str, Any],
-    name: str,
-) -> tuple[dict[str, Tensor], dict[str, str], str | None]:
-    """Read a model's tensors, and merge adapters: one of its own, one in another directory.
-
-    Returns:
-        as `read_tensors`; and the name of its own adapter, as its files write it.
-    """
-    adapters = list_adapters(directory, raw)
-    own_adapter = None if adapter is None else find_adapter(adapter, adapters, name)
-    own_name, folder = (None, None) if own_adapter is None else own_adapter
-    tensors, drop_reasons = read_tensors(directory, family, own_name if folder is None else None)
-    for place in filter(None, (folder, peft_directory)):
-        merge_adapter(place, family, tensors, raw)
-    if own_adapter is None and has_unused_adapters(adapters, drop_reasons):
-        names = ", ".join(one.name for one in adapters)
-        what = f"{name}: loaded without an adapter; choose one with adapter: {names}"
-        warnings.warn(what, BertworksWarning, stacklevel=4)
-    return tensors, drop_reasons, own_name
-
-
-def _load_tokenizer(directory: Path, config: EncoderConfig, *, lowercase: bool) -> Tokenizer:
-    """Load a model's tokenizer, and check that the encoder has vectors for all pieces."""
-    tokenizer = Tokenizer.load(directory)
-    if tokenizer.vocab_size > config.vocab_size:
-        raise CheckpointError(
-            f"the vocabulary has {tokenizer.vocab_size} pieces, but the embeddings "
-            f"{config.vocab_size} rows",
-            where=str(directory),
-        )
-    return tokenizer.to_lowercase() if lowercase else tokenizer
-
-
-def _task_from_file(
-    task_file: TaskFile,
-    task: str | type[Task[Any]] | None,
-    tokenizer: Tokenizer,
-    directory: Path,
-) -> Task[Any]:
-    """Return the task that a directory's `bertworks.json` describes.
-
-    Args:
-        task: its class, if the user gives one; by default this package's task of that name.
-
-    Raises:
-        SettingsError: the class that the user gives cannot be loaded.
-        CheckpointError: the class is that of another task, this package has no such task, or the
-            task's settings are not valid.
-    """
-    where = str(directory / "bertworks.json")
-    if task is None and not is_registered(task_file.task):
-        raise CheckpointError(
-            f"the task {task_file.task!r} is not one of this package",
-            where=where,
-            fix="Name the file that defines it: --task FILE.py:CLASS (load(…, task=…)), or "
-            'load only the encoder: --task encoder (load(…, task="encoder")).',
-        )
-    kind = find_task_class(task_file.task if task is None else task)
-    if kind.name != task_file.task:
-        raise CheckpointError(f"its task is {task_file.task!r}, not {kind.name!r}", where=where)
-    try:
-        return kind.from_dict(task_file.task_settings, tokenizer)
-    except BertworksError as error:
-        raise CheckpointError(error.what, where=where, fix=error.fix) from None
+        return find_spec("torch") is not None
+    except ModuleNotFoundError:  # an import hook says so
+        return False

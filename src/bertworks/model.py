@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, Unpack, overload
 
 import numpy as np
 import torch
@@ -23,26 +23,24 @@ from .data.text_inputs import (
     not_empty,
     read_texts,
     texts_or_data,
-    warn_of_file,
     warn_of_files,
 )
 from .errors import BertworksError, CheckpointError, SettingsError, suggest_method
 from .inference import engine
 from .inference.calibration import calibrate
+from .inference.embedding_model import EmbeddingModel
 from .inference.evaluate_data import DataEvaluator, evaluate_each
-from .inference.features import TextEmbedder, TokenFeatures, embed, embed_all
+from .inference.features import NetworkEmbedder, TokenFeatures
 from .inference.generate import generate
 from .inference.prediction_files import OutputFormat, to_frame, write_part, write_predictions
 from .inference.pretraining_heads import fill_mask, next_sentence
 from .inference.settings import (
-    EmbeddingSettings,
     EngineSettings,
     FeatureSettings,
     GenerateSettings,
 )
-from .inference.similarity import is_sparse, similarities
 from .inference.static_vectors import StaticEmbedder, make_embedder
-from .inference.token_vectors import TokenVectors
+from .inference.text_embedding import TextEmbedder
 from .inference.vectors import WrittenVectors, fingerprint, write_vectors
 from .nn.config import EncoderConfig
 from .nn.encoder import BareEncoder, Encoder
@@ -55,7 +53,7 @@ from .settings.keywords import (
     GenerateKeywords,
     RowKeywords,
 )
-from .settings.literals import SavedPrecision, SimilarityFunction
+from .settings.literals import SavedPrecision
 from .tasks import is_user_task
 from .tasks.classification import TextClassifierTask
 from .tasks.evaluation import Evaluation
@@ -76,7 +74,7 @@ Inputs: TypeAlias = str | Iterable[Any]
 _SAVED_AS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
 
 
-class Model:
+class Model(EmbeddingModel):
     """A tokenizer, a task and its network.
 
     Args:
@@ -109,7 +107,7 @@ class Model:
         modules: VectorModules | None = None,
         query_model: Model | None = None,
     ) -> None:
-        self.query_model = query_model
+        self.query_model: Model | None = query_model
         self.tokenizer, self.task, self.network, self.report = tokenizer, task, network, report
         self.sentence = sentence or (None if task is None else task.sentence)
         self.source, self.learning_rate, self.modules = source, learning_rate, modules
@@ -409,116 +407,6 @@ class Model:
         evaluator = DataEvaluator(network, task, self.source, settings)
         return evaluate_each(evaluator, tables, workers, on)
 
-    def embed(
-        self,
-        texts: str | Iterable[Any] | None = None,
-        *,
-        data: Table | Texts | None = None,
-        column: str | None = None,
-        progress: Callable[[int, int], None] | None = None,
-        **settings: Unpack[EmbedKeywords],
-    ) -> NDArray[np.float32]:
-        """One vector per text, in the order of the texts.
-
-        Args:
-            texts: a text (an array of one row is returned), or any number of texts of any length.
-            data: a `.txt` file (one text per line) or a table instead.
-            column: the text column of a table; detected if omitted.
-            progress: called with the number of texts done, and of all texts (0 if unknown).
-            settings: settings of `EngineSettings`, such as `precision="bf16"`, and of
-                `EmbedSettings`: `pooling` ("mean", "cls", "max", "mean-sqrt", "weighted-mean",
-                "sep", "pooler", or several joined by "+"), `layers` (`[-1]`: the last), `combine`
-                ("concat", "sum", "mean"), `layer_weights`, `normalize`, `max_seq_length`,
-                `prompt`, `include_prompt`. If omitted, they are read from the model's files
-                (sentence-transformers format), or else take their defaults. Its modules after
-                pooling are always computed. For a table also those of `TableOptions`.
-
-        Returns:
-            float32 `[texts, width]`; the width is `hidden_size`, or more if several vectors are
-            concatenated, or what the model's modules give. With a sparse pooling (`splade-max`; or
-            a SPLADE model), a SciPy CSR matrix `[texts, vocab_size]`. For late interaction
-            (ColBERT), a list with a matrix `[tokens, width]` for each text; `is_query=True` for
-            queries.
-
-        Raises:
-            DataError: a text cannot be tokenised.
-            SettingsError: a setting is unknown or impossible.
-        """
-        options, others = TableOptions.split(settings)
-        embedder = self.embedder(**others)
-        source = texts_or_data(texts, data)
-        if isinstance(texts, str) and column is None and progress is None and not options:
-            # `read_texts` would take longer than all else around the network.
-            warn_of_file(texts)
-            (vectors,) = embed(embedder, [("text 1", texts)])
-            return cast("NDArray[np.float32]", vectors)
-        if data is None:
-            source = not_empty(as_texts(source))
-            if source is None:
-                return cast("NDArray[np.float32]", embedder.concatenate([]))
-            is_list = isinstance(source, list) and not options and column is None
-            if is_list and isinstance(embedder, StaticEmbedder):
-                texts_in_memory: list[Any] = [*source]
-                if isinstance(texts_in_memory[0], str):
-                    warn_of_file(texts_in_memory[0])
-                    return embedder.embed_all(texts_in_memory, progress)
-        rows = read_texts(source, column=column, **options)
-        return cast("NDArray[np.float32]", embed_all(embedder, rows, progress))
-
-    def similarity(
-        self,
-        texts: str | Iterable[str] | NDArray[np.floating[Any]],
-        others: str | Iterable[str] | NDArray[np.floating[Any]],
-        **settings: Unpack[EmbedKeywords],
-    ) -> NDArray[np.float32]:
-        """The similarity of each text's vector with each of the other texts' vectors.
-
-        Late interaction, and a model of queries and documents, take `texts` as queries.
-        It is the cosine, or the function that the model's files name (`similarity_fn_name` of
-        sentence-transformers: `dot`, `euclidean`, `manhattan`; distances are negative).
-
-        Args:
-            texts, others: a text, texts, or vectors that `embed` returned; for late interaction
-                also `TokenVectors`, which a file of `embed_to` holds.
-            settings: as in `embed`.
-
-        Returns:
-            float32 `[texts, others]`.
-
-        Raises:
-            DataError, SettingsError: as in `embed`; or the vectors do not have the same width.
-        """
-        if self.compares_queries:
-            one = self._vectors(texts, {**settings, "is_query": True})
-        else:
-            one = self._vectors(texts, settings)
-        other = self._vectors(others, settings)
-        return similarities(one, other, self.similarity_function)
-
-    @property
-    def similarity_function(self) -> SimilarityFunction:
-        """The function with which `similarity` and `search` compare vectors."""
-        return "cosine" if self.sentence is None else self.sentence.similarity_function
-
-    @property
-    def compares_queries(self) -> bool:
-        """Whether `similarity` takes its first texts as queries: they have vectors of their own."""
-        return self.similarity_function == "maxsim" or self.query_model is not None
-
-    def _vectors(
-        self, inputs: str | Iterable[str] | NDArray[Any], settings: Mapping[str, Any]
-    ) -> NDArray[np.float32]:
-        """Return given vectors, or compute those of texts: float32 `[rows, width]`."""
-        if isinstance(inputs, list) and inputs and isinstance(inputs[0], np.ndarray):
-            return cast("NDArray[np.float32]", inputs)  # matrices
-        if isinstance(inputs, TokenVectors):
-            return cast("NDArray[np.float32]", [*inputs])
-        if is_sparse(inputs):
-            return cast("NDArray[np.float32]", cast("Any", inputs).tocsr())
-        if isinstance(inputs, np.ndarray) and inputs.dtype.kind == "f":
-            return np.atleast_2d(inputs).astype(np.float32)
-        return self.embed(inputs, **settings)
-
     def embed_to(
         self,
         out: str | Path,
@@ -608,28 +496,33 @@ class Model:
             progress=progress,
         )
 
-    def embedder(self, **settings: Unpack[EmbedKeywords]) -> TextEmbedder:
+    def embedder(self, **settings: Unpack[EmbedKeywords]) -> NetworkEmbedder:
         """The object that computes the vectors of `embed`, with the same settings.
 
         Raises:
             SettingsError: a setting is unknown or impossible.
         """
-        is_query = bool(settings.get("is_query"))
-        if is_query and self.query_model is not None:
+        if settings.get("is_query") and self.query_model is not None:
             return self.query_model.embedder(**settings)
-        sentence = self.sentence
-        defaults = {} if sentence is None else sentence.embed_defaults(is_query=is_query)
-        if settings.keys() & {"layers", "combine"}:
-            defaults.pop("layer_weights", None)
-        embedding_settings = EmbeddingSettings.from_values({**defaults, **settings})
+        embedding_settings = self._embedding_settings(settings)
         return make_embedder(
             self.network,
             self.tokenizer,
             embedding_settings,
             embedding_settings,
             self.modules,
-            None if sentence is None else sentence.late_interaction,
+            None if self.sentence is None else self.sentence.late_interaction,
         )
+
+    def _embed_list(
+        self,
+        embedder: TextEmbedder,
+        texts: list[str],
+        progress: Callable[[int, int], None] | None,
+    ) -> NDArray[np.float32]:
+        if isinstance(embedder, StaticEmbedder):
+            return embedder.embed_all(texts, progress)
+        return super()._embed_list(embedder, texts, progress)
 
     def fill_mask(
         self,

@@ -17,7 +17,8 @@ import torch
 from bertworks.data.rows import LocatedRow
 from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksWarning, CheckpointError, DataError, OutputError
-from bertworks.inference.engine import by_tokens, predict
+from bertworks.inference.batching import by_tokens
+from bertworks.inference.engine import predict
 from bertworks.inference.evaluate import evaluate
 from bertworks.inference.prediction_files import write_predictions
 from bertworks.inference.settings import EngineSettings

@@ -499,7 +499,7 @@ def test_packing_keeps_all_numbers():
         is_bfloat16 = dtype is torch.bfloat16
         array = (rows.view(torch.uint16) if is_bfloat16 else rows).numpy()
         if dtype is torch.float64:
-            array = native_layer._floats(array)
+            array = native_layer.to_floats(array)
         packed = torch.from_numpy(native_layer._pack(array, group))
         packed = packed if dtype is torch.int8 else packed.view(torch.bfloat16)
         packed = packed.view(-1, inputs // group, library.PANEL, group)

@@ -20,6 +20,7 @@ from pydantic import Field
 from ..errors import CheckpointError, SettingsError
 from ..nn.config import BottleneckSettings, EncoderConfig
 from ..settings.base import Settings
+from ..text.tokenizer import Tokenizer
 from ..utils.json_files import check_format_version
 from . import tensorflow
 from .families import find_published_family
@@ -123,6 +124,18 @@ def read_task(directory: Path) -> TaskFile | None:
         return TaskFile.parse(values)
     except SettingsError as error:
         raise CheckpointError(error.what, where=str(path)) from None
+
+
+def load_tokenizer(directory: Path, config: EncoderConfig, *, lowercase: bool) -> Tokenizer:
+    """Load a model's tokenizer, and check that the encoder has vectors for all pieces."""
+    tokenizer = Tokenizer.load(directory)
+    if tokenizer.vocab_size > config.vocab_size:
+        raise CheckpointError(
+            f"the vocabulary has {tokenizer.vocab_size} pieces, but the embeddings "
+            f"{config.vocab_size} rows",
+            where=str(directory),
+        )
+    return tokenizer.to_lowercase() if lowercase else tokenizer
 
 
 class HasShape(Protocol):

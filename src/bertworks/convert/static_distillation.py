@@ -23,7 +23,8 @@ from torch import nn
 from ..checkpoints.sentence import SentenceSettings
 from ..checkpoints.static import static_config
 from ..errors import DataError, SettingsError
-from ..inference.features import Embedder, EncodedText
+from ..inference.features import Embedder
+from ..inference.text_embedding import EncodedText
 from ..model import Model
 from ..settings.keywords import StaticKeywords
 from ..text.definition import UNK, Definition, WordPieceDefinition

@@ -31,7 +31,7 @@ from ..nn.module_copies import copy_network
 from ..nn.score_bias import scale_of
 from ..packed import Batch, Packed, Sequences
 from ..tasks.task import Network
-from .engine import not_finite_error
+from .batching import not_finite_error
 from .frozen_network import frozen_form
 
 is_awaited: ContextVar[Callable[[], bool]] = ContextVar("is_awaited", default=lambda: True)

@@ -17,34 +17,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..data.rows import LocatedRow, Row, characters_in, chunks
-from ..errors import BertworksWarning, CheckpointError
+from ..errors import BertworksWarning
 from ..jobs import parallel
 from ..nn.device import is_finite, resolve_auto
 from ..packed import Batch
 from ..settings.literals import InferencePrecision
 from ..tasks.task import Example, Network, Prediction, Task
+from .batching import by_tokens, not_finite_error, row_name
 from .frozen_network import frozen_form
 from .settings import EngineSettings
 
-NOT_FINITE = "Try precision=fp32, or train the model again with a lower learning rate."
-T = TypeVar("T")
 ExampleT = TypeVar("ExampleT", bound=Example)
-
-
-class Sized(Protocol):
-    """Anything with a length in tokens."""
-
-    @property
-    def num_tokens(self) -> int: ...
-
-
-SizedT = TypeVar("SizedT", bound=Sized)
 
 
 class TruncationCounts:
@@ -84,11 +73,6 @@ class TruncationCounts:
 
 
 DEFAULTS = EngineSettings()
-
-
-def row_name(index: int) -> str:
-    """The default name of a row in errors."""
-    return f"row {index + 1}"
 
 
 @dataclass(frozen=True)
@@ -239,26 +223,3 @@ def check_finite(vectors: Tensor, place: Callable[[int], str]) -> None:
     if not is_finite(vectors):
         is_right = vectors.isfinite().flatten(1).all(-1)
         raise not_finite_error(place(int(is_right.logical_not().nonzero()[0])))
-
-
-def not_finite_error(where: str) -> CheckpointError:
-    """Return the error for a row whose outputs are not finite."""
-    return CheckpointError(
-        "the model's output is not finite",
-        where=where,
-        fix=NOT_FINITE,
-    )
-
-
-def by_tokens(examples: Sequence[SizedT], batch_tokens: int) -> Iterator[list[SizedT]]:
-    """Yield batches, longest examples first, of at most `batch_tokens` tokens or one example."""
-    part: list[SizedT] = []
-    tokens = 0
-    for example in sorted(examples, key=lambda example: -example.num_tokens):
-        if part and tokens + example.num_tokens > batch_tokens:
-            yield part
-            part, tokens = [], 0
-        part.append(example)
-        tokens += example.num_tokens
-    if part:
-        yield part

@@ -14,7 +14,8 @@ from ..nn.device import dtype_of
 from ..tasks.breakdown import Breakdown
 from ..tasks.evaluation import Evaluation
 from ..tasks.task import Example, Network, Task
-from .engine import DEFAULTS, NOT_FINITE, outputs_of, row_name
+from .batching import NOT_FINITE, row_name
+from .engine import DEFAULTS, outputs_of
 from .settings import EngineSettings
 
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..native.embeddings_and_pooling import NativeEmbeddings, mean_of_sequences
-from ..native.layer import ACTIVATIONS, MAPS, FixedCodes, NativeLayer, NativeLayers
-from ..native.library import PANEL, has_kernels
+from ..native.layer import MAPS, FixedCodes, NativeLayer, NativeLayers
+from ..native.library import has_kernels
 from ..nn.config import EncoderConfig
 from ..nn.embeddings import Embeddings
 from ..nn.encoder import Encoder
@@ -24,6 +24,7 @@ from ..nn.module_copies import copy_module
 from ..nn.pooling import pool
 from ..nn.score_bias import DistanceVectors, ScoreBias
 from ..packed import Packed, Sequences
+from .native_encoder import NativeEncoder, unsupported_part
 
 
 class FrozenNativeLayer(Layer):
@@ -127,7 +128,8 @@ class FrozenNativeEmbeddings(Embeddings):
 class FrozenNativeEncoder(Encoder):
     """An encoder that computes all layers in one call, if only the last output is needed."""
 
-    native: NativeLayers
+    native_layers: NativeLayers
+    native_encoder: NativeEncoder | None  # with the embeddings, if nothing is computed by PyTorch
     hooks: list[Mapping[int, Any]]  # of each layer; if there are any, layers are called singly
 
     def forward(self, packed: Sequences) -> Float[Tensor, "tokens hidden_size"]:
@@ -135,16 +137,28 @@ class FrozenNativeEncoder(Encoder):
             return super().forward(packed)
         hidden = next(self.hidden_states(packed))
         bias = self._make_score_bias(packed, hidden)
-        return _to_tensor(self.native(_to_array(hidden), packed, _numbers(bias)))
+        return _to_tensor(self.native_layers(_to_array(hidden), packed, _numbers(bias)))
 
-    def means(self, packed: Packed, *, unit_length: bool) -> Float[Tensor, "sequences hidden_size"]:
+    @property
+    def native(self) -> NativeEncoder | None:
+        """The encoder that computes the same without PyTorch; None if there is none now."""
+        embeddings = self.embeddings
+        if self.native_encoder is None or any(self.hooks):
+            return None
+        assert isinstance(embeddings, FrozenNativeEmbeddings)
+        return None if any(embeddings.hooks) else self.native_encoder
+
+    def means(
+        self, packed: Packed, *, unit_length: bool
+    ) -> Float[np.ndarray, "sequences hidden_size"]:
         """The mean of each sequence's last states; optionally scaled to length 1."""
-        hidden = self(packed)
+        if self.native is not None:
+            return self.native.means(packed, unit_length=unit_length)
+        hidden = self(packed.to("cpu"))
         if hidden.dtype in (torch.bfloat16, torch.float32) and hidden.is_contiguous():
-            means = mean_of_sequences(_to_array(hidden), packed, unit_length=unit_length)
-            return torch.from_numpy(means)
-        vectors = pool(hidden.float(), packed, "mean")  # a hook has changed the states
-        return nn.functional.normalize(vectors, dim=-1) if unit_length else vectors
+            return mean_of_sequences(_to_array(hidden), packed, unit_length=unit_length)
+        vectors = pool(hidden.float(), packed.to("cpu"), "mean")  # a hook has changed the states
+        return (nn.functional.normalize(vectors, dim=-1) if unit_length else vectors).numpy()
 
     @staticmethod
     def from_encoder(
@@ -167,18 +181,21 @@ class FrozenNativeEncoder(Encoder):
         is_native = len(weights) == len(layers) and encoder.convolution is None
         if type(encoder) is not Encoder or not weights or not is_native:
             return None
+        frozen_embeddings = FrozenNativeEmbeddings.from_embeddings(
+            embeddings, fp32=dtype is not torch.bfloat16
+        )
+        native_layers = NativeLayers([weights[group] for group in encoder.config.layer_groups])
+        native = None
+        if isinstance(frozen_embeddings, FrozenNativeEmbeddings) and encoder.score_bias is None:
+            native = NativeEncoder(frozen_embeddings.native, native_layers)
         return copy_module(
             encoder,
-            {
-                **submodules,
-                "embeddings": FrozenNativeEmbeddings.from_embeddings(
-                    embeddings, fp32=dtype is not torch.bfloat16
-                ),
-            },
+            {**submodules, "embeddings": frozen_embeddings},
             FrozenNativeEncoder,
             training=False,
             compute_dtype=dtype,
-            native=NativeLayers([weights[group] for group in encoder.config.layer_groups]),
+            native_layers=native_layers,
+            native_encoder=native,
             hooks=[hooks for layer in layers for hooks in _hooks(layer)],
         )
 
@@ -210,20 +227,11 @@ def native_layers(encoder: Encoder, dtype: torch.dtype | None, int8: bool) -> li
     """
     config, weight = encoder.config, next(encoder.parameters())
     is_bfloat16 = dtype is torch.bfloat16
-    widths = (config.hidden_size, config.intermediate_size, config.head_size)
     fits = (
         (is_bfloat16 or (dtype is None and weight.dtype is torch.float32))
         and weight.is_cpu
         and has_kernels("int8" if int8 else "bf16" if is_bfloat16 else "fp32")
-        and config.attention == "bidirectional"
-        and config.positions != "rotary"
-        and config.query_key_value_order == "part"
-        and (config.score_bias is None or config.score_bias.has_numbers_only)
-        and not config.norm_first
-        and not config.gated
-        and config.hidden_act in ACTIVATIONS
-        and all(width % PANEL == 0 for width in widths)
-        and all(config.window(number) is None for number in range(config.num_hidden_layers))
+        and unsupported_part(config) is None
     )
     layers: Iterable[nn.Module] = encoder.layers if fits else []
     return [

@@ -23,7 +23,8 @@ from ..nn.kv_cache import KeyValueCache
 from ..packed import Packed
 from ..tasks.pretraining import hashing
 from ..tasks.pretraining.network import PretrainingNetwork
-from .engine import by_tokens, check_finite
+from .batching import by_tokens
+from .engine import check_finite
 from .frozen_network import frozen_form
 from .settings import EngineSettings, GenerationSettings
 

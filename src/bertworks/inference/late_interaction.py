@@ -28,15 +28,17 @@ from ..nn.vector_modules import VectorModules
 from ..packed import Padded
 from ..text.encoding import TokenIds, Truncation
 from ..text.tokenizer import Tokenizer
-from .engine import check_finite, row_name
-from .features import EncodedText, TextEmbedder
+from .batching import row_name
+from .engine import check_finite
+from .features import NetworkEmbedder
 from .frozen_network import frozen_form
 from .settings import EmbedSettings, EngineSettings
+from .text_embedding import EncodedText
 
 Matrix = NDArray[np.float32]
 
 
-class LateInteractionEmbedder(TextEmbedder):
+class LateInteractionEmbedder(NetworkEmbedder):
     """Computes a matrix of each text, float32 `[tokens, width]`; rows mostly have length 1.
 
     Args:

@@ -19,9 +19,11 @@ from torch import Tensor, nn
 
 from ..errors import SettingsError, import_optional
 from ..nn.heads import MLMHead
-from .engine import check_finite, row_name
-from .features import EncodedText, TextEmbedder
+from .batching import row_name
+from .engine import check_finite
+from .features import NetworkEmbedder
 from .frozen_network import frozen_form
+from .text_embedding import EncodedText
 
 SparseMatrix: TypeAlias = Any
 """A `scipy.sparse.csr_matrix`; SciPy is imported when one is made."""
@@ -33,7 +35,7 @@ def _import_sparse() -> Any:
     return import_optional("scipy.sparse", "metrics", "Sparse vectors")
 
 
-class SparseEmbedder(TextEmbedder):
+class SparseEmbedder(NetworkEmbedder):
     """Computes a sparse vector of each text: a SciPy CSR matrix `[texts, vocab_size]`, float32.
 
     Raises:

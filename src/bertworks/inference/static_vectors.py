@@ -31,11 +31,13 @@ from ..settings.pooling import NO_POOLING, PIECE_WEIGHTS, SPARSE_POOLINGS
 from ..text.definition import CONTINUATION, UNK, Definition, WordPieceDefinition
 from ..text.tokenizer import Tokenizer
 from ..text.tree import TreeDefinition
-from .engine import check_finite, row_name
-from .features import Embedder, EncodedText, TextEmbedder, warn_of_truncation
+from .batching import row_name
+from .engine import check_finite
+from .features import Embedder, NetworkEmbedder
 from .late_interaction import LateInteractionEmbedder
 from .settings import EmbedSettings, EngineSettings
 from .sparse import PieceWeightEmbedder, SpladeEmbedder
+from .text_embedding import EncodedText, warn_of_truncation
 
 _WINDOW = 1 << 14  # texts whose ids and vectors are computed at a time
 _natives: WeakKeyDictionary[Tokenizer, NativeWordPiece | None] = WeakKeyDictionary()
@@ -203,7 +205,7 @@ def make_embedder(
     engine: EngineSettings,
     modules: VectorModules | None = None,
     late_interaction: LateInteractionSettings | None = None,
-) -> TextEmbedder:
+) -> NetworkEmbedder:
     """Return the embedder for a network; see `Embedder` for the arguments and errors."""
     if settings.pooling == NO_POOLING:
         if late_interaction is None or modules is None:

@@ -30,7 +30,7 @@ from ..nn.vector_modules import VectorModules
 from ..text.tokenizer import Tokenizer
 from ..utils.remote import is_remote, local_output
 from .engine import resolve_precision, threads_of_worker
-from .features import TextEmbedder, TokenFeatures
+from .features import NetworkEmbedder, TokenFeatures
 from .late_interaction import LateInteractionEmbedder
 from .sparse import SparseEmbedder
 from .vector_files import TokenParquet, VectorFormat, vector_format_of
@@ -50,7 +50,7 @@ class WrittenVectors:
 def write_vectors(
     out: str | os.PathLike[str],
     texts: Texts,
-    embedder: TextEmbedder | TokenFeatures,
+    embedder: NetworkEmbedder | TokenFeatures,
     *,
     inputs: Iterable[object],
     part: str | None,
@@ -128,7 +128,7 @@ def write_vectors(
     return WrittenVectors(manifest.rows, manifest.width, num_new, manifest.num_truncated)
 
 
-def provenance_of(embedder: TextEmbedder | TokenFeatures) -> dict[str, Any]:
+def provenance_of(embedder: NetworkEmbedder | TokenFeatures) -> dict[str, Any]:
     """Everything that vectors depend on except the texts, as JSON values."""
     modules = getattr(embedder, "modules", None)
     late = embedder.late_interaction if isinstance(embedder, LateInteractionEmbedder) else None
@@ -166,8 +166,8 @@ def fingerprint(
     return digest.hexdigest()
 
 
-def _vector_format(out: Path, embedder: TextEmbedder | TokenFeatures) -> VectorFormat:
-    if isinstance(embedder, TextEmbedder):
+def _vector_format(out: Path, embedder: NetworkEmbedder | TokenFeatures) -> VectorFormat:
+    if isinstance(embedder, NetworkEmbedder):
         return vector_format_of(out, embedder.width, embedder.pooling)
     if out.suffix != ".parquet":
         raise DataError(
@@ -187,7 +187,7 @@ class _Embed:
         report: called with the number of texts of the window that are done.
     """
 
-    embedder: TextEmbedder | TokenFeatures
+    embedder: NetworkEmbedder | TokenFeatures
     format: VectorFormat
     threads: int | None
     report: Callable[[int], None] | None
@@ -203,7 +203,7 @@ class _Embed:
         return RowsRecord.from_content(window, content, num_truncated=num_truncated), content
 
 
-def _for_workers(embedder: TextEmbedder | TokenFeatures) -> TextEmbedder | TokenFeatures:
+def _for_workers(embedder: NetworkEmbedder | TokenFeatures) -> NetworkEmbedder | TokenFeatures:
     """Return the embedder without the heads that it does not need."""
     lean = copy.copy(embedder)
     if not isinstance(embedder, SparseEmbedder):

@@ -27,7 +27,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 from ..errors import BertworksError
-from ..inference.engine import DEFAULTS, by_tokens, check_finite, row_name
+from ..inference.batching import by_tokens, row_name
+from ..inference.engine import DEFAULTS, check_finite
 from ..inference.evaluate import evaluate
 from ..inference.frozen_network import frozen_form
 from ..inference.settings import EngineSettings

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..packed import Layout
 from .library import PANEL, Layer, Map, empty, library, num_threads, parallel
-from .quantization import quantize_rows
+from .quantization import quantize_rows, to_floats
 from .score_bias import NativeBias, can_add
 
 ACTIVATIONS = {"gelu": 0, "gelu_new": 1, "relu": 2}
@@ -59,7 +59,7 @@ class NativeMap:
             bias: `[outputs]`.
             fp32: whether products are of float32 numbers.
         """
-        rows = weight if weight.dtype == np.uint16 and not fp32 else _floats(weight)
+        rows = weight if weight.dtype == np.uint16 and not fp32 else to_floats(weight)
         return NativeMap(_pack(rows, group=1 if fp32 else 2), _copy(bias), weight.shape[1])
 
     @staticmethod
@@ -73,11 +73,12 @@ class NativeMap:
             codes: of the inputs; if omitted, the scale of each row of inputs is computed when
                 needed.
         """
-        weight = _floats(weight)
+        weight = to_floats(weight)
         if codes is None:
             return NativeMap.from_codes(*quantize_rows(weight), bias)
         rows, scales = quantize_rows(weight * codes.steps)
-        return NativeMap.from_codes(rows, scales, bias + codes.shift, (codes.start, codes.slope))
+        shift = to_floats(bias) + codes.shift
+        return NativeMap.from_codes(rows, scales, shift, (codes.start, codes.slope))
 
     @staticmethod
     def from_codes(
@@ -264,13 +265,6 @@ def _pack(rows: NDArray[Any], group: int) -> NDArray[Any]:
     return packed
 
 
-def _floats(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Numbers, or the bits of bfloat16 numbers, as float32."""
-    if values.dtype == np.uint16:
-        return (values.astype(np.uint32) << 16).view(np.float32)
-    return values.astype(np.float32, copy=False)
-
-
 def _copy(values: NDArray[Any]) -> NDArray[np.float32]:
     # A copy, whose address stays valid if the parameter's memory changes.
-    return np.array(_floats(values), np.float32, order="C")
+    return np.array(to_floats(values), np.float32, order="C")

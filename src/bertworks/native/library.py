@@ -28,7 +28,7 @@ from ctypes import (
 )
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -49,14 +49,17 @@ def is_enabled() -> bool:
     return os.environ.get(_VARIABLE) != "0" and library() is not None
 
 
-def has_kernels(kind: Literal["fp32", "bf16", "int8", "training"]) -> bool:
+Precision: TypeAlias = Literal["fp32", "bf16", "int8"]
+"""Of layers in native code."""
+Kind: TypeAlias = Literal["fp32", "bf16", "int8", "training"]
+"""A precision of layers; or "training", for attention, norms and losses in bfloat16."""
+
+
+def has_kernels(kind: Kind) -> bool:
     """Whether there is native code that is faster than PyTorch on this processor.
 
     The environment variable `BERTWORKS_NATIVE=0` disables native code; the name of an instruction
     set, such as `avx2`, chooses its kernels.
-
-    Args:
-        kind: the precision of layers; or "training", for attention, norms and losses in bfloat16.
     """
     code = library() if is_enabled() else None
     return code is not None and bool(code.bertworks_kernels() & _BITS[kind])

@@ -1,9 +1,12 @@
-"""Numbers of 8 bits for weights: integers, and a scale for each row of a matrix."""
+"""Numbers of 8 and 16 bits: matrices as integers with a scale for each row, and bfloat16."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Float, Int8
+from numpy.typing import NDArray
 
 LARGEST = 127
 SMALLEST = 1e-30  # so that a row of zeros has a nonzero scale
@@ -16,3 +19,10 @@ def quantize_rows(
     largest = np.maximum(np.abs(weight).max(1), np.float32(SMALLEST))
     scales = largest / np.float32(LARGEST)
     return np.rint(weight / scales[:, None]).astype(np.int8), scales
+
+
+def to_floats(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Numbers, or the bits of bfloat16 numbers, as float32."""
+    if values.dtype == np.uint16:
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    return values.astype(np.float32, copy=False)

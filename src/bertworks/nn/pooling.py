@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from ..packed import Padded, Sequences
 from ..settings.literals import Pooling, PoolingMode
+from ..settings.pooling import modes_of
 
 
 def _weighted_mean(hidden: Tensor, first: int) -> Tensor:
@@ -83,9 +83,3 @@ def _pool(
             for group in packed.groups
         ]
     )
-
-
-def modes_of(pooling: Pooling) -> list[PoolingMode]:
-    """The modes whose vectors a pooling puts side by side."""
-    modes: list[Any] = pooling.split("+")
-    return modes

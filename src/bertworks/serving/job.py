@@ -21,12 +21,12 @@ from starlette.responses import Response
 
 from ..data.rows import Row
 from ..errors import DataError
-from ..inference.features import TextEmbedder
 from ..inference.late_interaction import LateInteractionEmbedder
 from ..inference.pretraining_heads import MaskedText, fill_texts, get_mask, join_predictions
 from ..inference.settings import GenerationSettings
 from ..inference.similarity import max_similarities, of_unit_length, similarities
 from ..inference.sparse import SparseEmbedder
+from ..inference.text_embedding import TextEmbedder
 from ..tasks.answering.task import AnsweringTask
 from ..tasks.inputs import open_inputs
 from ..tasks.pretraining.candidates import encode_candidates

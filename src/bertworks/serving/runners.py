@@ -20,10 +20,11 @@ from torch import Tensor
 from ..data.rows import Row
 from ..errors import DataError, LengthError
 from ..inference.engine import check_finite, outputs_of
-from ..inference.features import EncodedText, TextEmbedder
+from ..inference.features import NetworkEmbedder
 from ..inference.generate import Continuation, continue_texts, start_continuation
 from ..inference.pretraining_heads import MaskedExample, MaskedText, mask_examples, predict_masks
 from ..inference.settings import EngineSettings, GenerationSettings
+from ..inference.text_embedding import EncodedText
 from ..nn.kv_cache import KeyValueCache
 from ..packed import Batch
 from ..tasks.answering.task import AnsweringTask
@@ -75,7 +76,7 @@ def memory_errors() -> Iterator[None]:
 class EmbedRunner:
     """Computes what the embedder makes of each text, list of words, or list of token ids."""
 
-    def __init__(self, embedder: TextEmbedder) -> None:
+    def __init__(self, embedder: NetworkEmbedder) -> None:
         self.embedder = embedder
 
     def prepare(

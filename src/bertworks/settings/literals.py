@@ -16,6 +16,8 @@ Precision: TypeAlias = Literal["auto", "fp32", "bf16"]
 In bf16 hidden states are bfloat16; weights and their summed gradients stay float32.
 """
 
+Backend: TypeAlias = Literal["auto", "native", "torch"]
+"""What computes: native code alone, or PyTorch."""
 InferencePrecision: TypeAlias = Literal["auto", "fp32", "bf16", "int8"]
 """Precision of inference. `int8`: the linear maps of the layers have 8-bit weights and 8-bit
 inputs, with a scale for each output and each token; the rest is as with `auto`.

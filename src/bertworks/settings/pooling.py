@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 from pydantic import AfterValidator
 
@@ -51,3 +51,9 @@ SentencePooling = Annotated[
     str, AfterValidator(lambda value: value if value in _OTHERS else _check_trained(value))
 ]
 """That of a saved sentence encoder: all but the pooler."""
+
+
+def modes_of(pooling: str) -> list[PoolingMode]:
+    """The modes whose vectors a pooling puts side by side."""
+    modes: list[Any] = pooling.split("+")
+    return modes

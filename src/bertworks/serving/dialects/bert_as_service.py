@@ -12,7 +12,7 @@ from fastapi import Response
 from pydantic import BaseModel, Field
 
 from ... import __version__
-from ...inference.features import TextEmbedder
+from ...inference.text_embedding import TextEmbedder
 from ...settings.literals import Combine, Precision
 from ...settings.pooling import PoolingName
 from ..job import Job, get_service, locate_texts, open_job, reply

@@ -1,0 +1,177 @@
+"""What every model does that makes vectors of texts, whatever computes them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Unpack, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..checkpoints.sentence import SentenceSettings
+from ..data.settings import TableOptions
+from ..data.tables import Table
+from ..data.text_inputs import (
+    Texts,
+    as_texts,
+    not_empty,
+    read_texts,
+    texts_or_data,
+    warn_of_file,
+)
+from ..settings.keywords import EmbedKeywords
+from ..settings.literals import SimilarityFunction
+from ..text.tokenizer import Tokenizer
+from .settings import EmbeddingSettings
+from .similarity import is_sparse, similarities
+from .text_embedding import TextEmbedder, embed_all
+from .token_vectors import TokenVectors
+
+
+class EmbeddingModel(ABC):
+    """A model that makes vectors of texts.
+
+    Attributes:
+        tokenizer: the model's.
+        sentence: how `embed` makes vectors by default.
+        query_model: the model of queries; None if this one is also for queries.
+    """
+
+    tokenizer: Tokenizer
+    sentence: SentenceSettings | None
+    query_model: EmbeddingModel | None
+
+    def embed(
+        self,
+        texts: str | Iterable[Any] | None = None,
+        *,
+        data: Table | Texts | None = None,
+        column: str | None = None,
+        progress: Callable[[int, int], None] | None = None,
+        **settings: Unpack[EmbedKeywords],
+    ) -> NDArray[np.float32]:
+        """One vector per text, in the order of the texts.
+
+        Args:
+            texts: a text (an array of one row is returned), or any number of texts of any length.
+            data: a `.txt` file (one text per line) or a table instead.
+            column: the text column of a table; detected if omitted.
+            progress: called with the number of texts done, and of all texts (0 if unknown).
+            settings: settings of `EngineSettings`, such as `precision="bf16"`, and of
+                `EmbedSettings`: `pooling` ("mean", "cls", "max", "mean-sqrt", "weighted-mean",
+                "sep", "pooler", or several joined by "+"), `layers` (`[-1]`: the last), `combine`
+                ("concat", "sum", "mean"), `layer_weights`, `normalize`, `max_seq_length`,
+                `prompt`, `include_prompt`. If omitted, they are read from the model's files
+                (sentence-transformers format), or else take their defaults. Its modules after
+                pooling are always computed. For a table also those of `TableOptions`.
+
+        Returns:
+            float32 `[texts, width]`; the width is `hidden_size`, or more if several vectors are
+            concatenated, or what the model's modules give. With a sparse pooling (`splade-max`; or
+            a SPLADE model), a SciPy CSR matrix `[texts, vocab_size]`. For late interaction
+            (ColBERT), a list with a matrix `[tokens, width]` for each text; `is_query=True` for
+            queries.
+
+        Raises:
+            DataError: a text cannot be tokenised.
+            SettingsError: a setting is unknown or impossible.
+        """
+        options, others = TableOptions.split(settings) if settings else ({}, {})
+        embedder = self.embedder(**others)
+        if data is None and column is None and not options:
+            # `read_texts` would take longer than all else around the network.
+            items = [texts] if isinstance(texts, str) else texts
+            if isinstance(items, list) and items and all(isinstance(one, str) for one in items):
+                warn_of_file(items[0])
+                return self._embed_list(embedder, items, progress)
+        source = texts_or_data(texts, data)
+        if data is None:
+            source = not_empty(as_texts(source))
+            if source is None:
+                return cast("NDArray[np.float32]", embedder.concatenate([]))
+        rows = read_texts(source, column=column, **options)
+        has_total = progress is not None and rows.is_repeatable
+        total = sum(1 for _ in rows) if has_total else 0
+        return cast("NDArray[np.float32]", embed_all(embedder, rows, total, progress))
+
+    def similarity(
+        self,
+        texts: str | Iterable[str] | NDArray[np.floating[Any]],
+        others: str | Iterable[str] | NDArray[np.floating[Any]],
+        **settings: Unpack[EmbedKeywords],
+    ) -> NDArray[np.float32]:
+        """The similarity of each text's vector with each of the other texts' vectors.
+
+        Late interaction, and a model of queries and documents, take `texts` as queries.
+        It is the cosine, or the function that the model's files name (`similarity_fn_name` of
+        sentence-transformers: `dot`, `euclidean`, `manhattan`; distances are negative).
+
+        Args:
+            texts, others: a text, texts, or vectors that `embed` returned; for late interaction
+                also `TokenVectors`, which a file of `embed_to` holds.
+            settings: as in `embed`.
+
+        Returns:
+            float32 `[texts, others]`.
+
+        Raises:
+            DataError, SettingsError: as in `embed`; or the vectors do not have the same width.
+        """
+        if self.compares_queries:
+            one = self._vectors(texts, {**settings, "is_query": True})
+        else:
+            one = self._vectors(texts, settings)
+        other = self._vectors(others, settings)
+        return similarities(one, other, self.similarity_function)
+
+    @property
+    def similarity_function(self) -> SimilarityFunction:
+        """The function with which `similarity` and `search` compare vectors."""
+        return "cosine" if self.sentence is None else self.sentence.similarity_function
+
+    @property
+    def compares_queries(self) -> bool:
+        """Whether `similarity` takes its first texts as queries: they have vectors of their own."""
+        return self.similarity_function == "maxsim" or self.query_model is not None
+
+    def _vectors(
+        self, inputs: str | Iterable[str] | NDArray[Any], settings: Mapping[str, Any]
+    ) -> NDArray[np.float32]:
+        """Return given vectors, or compute those of texts: float32 `[rows, width]`."""
+        if isinstance(inputs, list) and inputs and isinstance(inputs[0], np.ndarray):
+            return cast("NDArray[np.float32]", inputs)  # matrices
+        if isinstance(inputs, TokenVectors):
+            return cast("NDArray[np.float32]", [*inputs])
+        if is_sparse(inputs):
+            return cast("NDArray[np.float32]", cast("Any", inputs).tocsr())
+        if isinstance(inputs, np.ndarray) and inputs.dtype.kind == "f":
+            return np.atleast_2d(inputs).astype(np.float32)
+        return self.embed(inputs, **settings)
+
+    @abstractmethod
+    def embedder(self, **settings: Unpack[EmbedKeywords]) -> TextEmbedder:
+        """The object that computes the vectors of `embed`, with the same settings.
+
+        Raises:
+            SettingsError: a setting is unknown or impossible.
+        """
+
+    def _embedding_settings(self, settings: Mapping[str, Any]) -> EmbeddingSettings:
+        """Return the settings of `embed`, with those of the model's files as defaults."""
+        is_query = bool(settings.get("is_query"))
+        sentence = self.sentence
+        defaults = {} if sentence is None else sentence.embed_defaults(is_query=is_query)
+        if settings.keys() & {"layers", "combine"}:
+            defaults.pop("layer_weights", None)
+        return EmbeddingSettings.from_values({**defaults, **settings})
+
+    def _embed_list(
+        self,
+        embedder: TextEmbedder,
+        texts: list[str],
+        progress: Callable[[int, int], None] | None,
+    ) -> NDArray[np.float32]:
+        """Return the vectors of texts in memory."""
+        rows = ((f"text {number}", text) for number, text in enumerate(texts, 1))
+        return cast("NDArray[np.float32]", embed_all(embedder, rows, len(texts), progress))

@@ -1,0 +1,144 @@
+"""Vectors of texts from an encoder in native code, and the modules after it, without PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from ..checkpoints.sentence_modules import ModuleFiles
+from ..checkpoints.weight_files import SAFETENSORS, find_weight_files, list_arrays
+from ..errors import CheckpointError, needs_pytorch_error
+from ..native.quantization import to_floats
+from ..nn.vector_module_settings import (
+    DenseActivation,
+    DenseSettings,
+    DropoutSettings,
+    ModuleSettings,
+    NormalizeSettings,
+    output_width,
+)
+from ..packed import Packed
+from ..settings.pooling import modes_of
+from ..text.tokenizer import Tokenizer
+from .native_encoder import of_unit_length, unsupported_pooling
+from .native_network import NativeNetwork
+from .settings import EmbedSettings, EngineSettings
+from .text_embedding import VectorEmbedder
+
+Arrays = Mapping[str, NDArray[np.float32]]
+
+_ACTIVATIONS: Mapping[DenseActivation, Callable[[NDArray[np.float32]], NDArray[np.float32]]] = {
+    "identity": lambda x: x,
+    "tanh": np.tanh,
+    "relu": lambda x: np.maximum(x, 0),
+    "sigmoid": lambda x: np.reciprocal(1 + np.exp(-x)),
+}
+
+
+class NativeModules:
+    """The modules of a sentence encoder after pooling: vectors in, vectors out.
+
+    Args:
+        files: their settings and directories.
+
+    Raises:
+        CheckpointError: the weights of a module are missing, or of another shape; or a module
+            needs PyTorch.
+    """
+
+    def __init__(self, files: ModuleFiles) -> None:
+        self.settings = files.settings
+        self._weights: list[Arrays] = []
+        for settings, directory in zip(files.settings, files.directories, strict=True):
+            where = str(directory)
+            shapes = _shapes_of(settings, where)
+            arrays = list_arrays(find_weight_files(directory, SAFETENSORS)) if shapes else {}
+            if {name: one.shape for name, one in arrays.items()} != shapes:
+                expected = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+                raise CheckpointError(
+                    f"the weights of the module in {SAFETENSORS} are not {expected}", where=where
+                )
+            weights = {name: to_floats(one.read()) for name, one in arrays.items()}
+            for name, weight in weights.items():
+                if not np.isfinite(weight).all():
+                    raise CheckpointError(f"the tensor {name!r} is not finite", where=where)
+            self._weights.append(weights)
+
+    def __call__(
+        self, vectors: Float[np.ndarray, "texts inputs"]
+    ) -> Float[np.ndarray, "texts outputs"]:
+        for settings, weights in zip(self.settings, self._weights, strict=True):
+            if isinstance(settings, DenseSettings):
+                vectors = _dense(settings, weights, vectors)
+            elif isinstance(settings, NormalizeSettings):
+                vectors = of_unit_length(vectors)
+        return vectors
+
+
+def _dense(
+    settings: DenseSettings, weights: Arrays, vectors: Float[np.ndarray, "texts inputs"]
+) -> Float[np.ndarray, "texts outputs"]:
+    # Row by row: the bits of a product of matrices depend on the number of rows.
+    result = np.stack([weights["linear.weight"] @ vector for vector in vectors])
+    if settings.bias:
+        result += weights["linear.bias"]
+    return _ACTIVATIONS[settings.activation](result)
+
+
+def _shapes_of(settings: ModuleSettings, where: str) -> dict[str, tuple[int, ...]]:
+    """The names and shapes of a module's weights."""
+    if isinstance(settings, NormalizeSettings | DropoutSettings):
+        return {}
+    if not isinstance(settings, DenseSettings):
+        raise needs_pytorch_error(f"the module {settings.kind}", where=where)
+    if settings.use_residual or settings.activation not in _ACTIVATIONS:
+        what = "use_residual" if settings.use_residual else f"activation {settings.activation}"
+        raise needs_pytorch_error(f"the module Dense with {what}", where=where)
+    outputs = settings.out_features
+    shapes: dict[str, tuple[int, ...]] = {"linear.weight": (outputs, settings.in_features)}
+    return {**shapes, "linear.bias": (outputs,)} if settings.bias else shapes
+
+
+class NativeEmbedder(VectorEmbedder):
+    """Computes a vector of each text in native code; see `VectorEmbedder`.
+
+    Args:
+        network: the encoder.
+        modules: those of the model that follow pooling; none if omitted.
+
+    Raises:
+        NeedsPyTorchError: a setting needs it.
+    """
+
+    def __init__(
+        self,
+        network: NativeNetwork,
+        tokenizer: Tokenizer,
+        settings: EmbedSettings,
+        engine: EngineSettings,
+        modules: NativeModules | None = None,
+    ) -> None:
+        super().__init__(network.config, tokenizer, settings, engine)
+        self.network, self.modules = network, modules
+        if not self.is_of_last:
+            raise needs_pytorch_error("layers other than the last")
+        mode = unsupported_pooling(self.pooling)
+        if mode is not None:
+            raise needs_pytorch_error(f"pooling={mode}")
+        width = self.token_width * len(modes_of(self.pooling))
+        self._width = width if modules is None else output_width(modules.settings, width)
+
+    def _vectors(self, packed: Packed, num_excluded: int) -> Float[np.ndarray, "sequences width"]:
+        encoder, modules = self.network.encoder(self.engine.precision), self.modules
+        if self.pooling == "mean" and not num_excluded:
+            vectors = encoder.means(packed, unit_length=self.normalize and modules is None)
+            if modules is None:
+                return vectors
+        else:
+            vectors = encoder.vectors(packed, self.pooling, first=num_excluded)
+        if modules is not None:
+            vectors = modules(vectors)
+        return of_unit_length(vectors) if self.normalize else vectors

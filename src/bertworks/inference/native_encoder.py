@@ -1,0 +1,121 @@
+"""An encoder that native code computes as a whole, without PyTorch: from a pack to vectors.
+
+    arrays of a file, or a network's tensors ─► packed weights ─► embeddings, layers, pooling
+
+It computes in float32, in bfloat16, or with products of 8-bit integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float, Shaped
+from numpy.typing import NDArray
+
+from ..native.embeddings_and_pooling import NativeEmbeddings, mean_of_sequences
+from ..native.layer import ACTIVATIONS, NativeLayers
+from ..native.library import PANEL
+from ..native.quantization import to_floats
+from ..nn.config import EncoderConfig
+from ..packed import Packed
+from ..settings.pooling import modes_of
+
+POOLINGS = frozenset(("mean", "cls", "sep", "max"))
+"""The modes of pooling that `NativeEncoder.vectors` computes."""
+_LEAST_LENGTH = 1e-12  # by which a vector is divided at least
+
+
+class NativeEncoder:
+    """Embeddings and layers in native code.
+
+    Args:
+        embeddings: of the tokens.
+        layers: from the lowest up.
+    """
+
+    def __init__(self, embeddings: NativeEmbeddings, layers: NativeLayers) -> None:
+        self.embeddings, self.layers = embeddings, layers
+
+    def __call__(self, packed: Packed) -> Shaped[np.ndarray, "tokens hidden_size"]:
+        """The last layer's output: float32, or the bits of bfloat16 numbers.
+
+        Raises:
+            IndexError: a token, position or type is not in its table.
+            MemoryError: there is no memory for intermediate results.
+        """
+        hidden = self.embeddings(packed)
+        if hidden is None:
+            raise IndexError("a token, its position or its type is not in its table")
+        return self.layers(hidden, packed)
+
+    def means(
+        self, packed: Packed, *, unit_length: bool
+    ) -> Float[np.ndarray, "sequences hidden_size"]:
+        """The mean of each sequence's last states; optionally scaled to length 1."""
+        return mean_of_sequences(self(packed), packed, unit_length=unit_length)
+
+    def vectors(
+        self, packed: Packed, pooling: str, *, first: int = 0
+    ) -> Float[np.ndarray, "sequences width"]:
+        """A vector of each sequence, by pooling modes of `POOLINGS`.
+
+        Args:
+            first: the number of tokens at the start of each sequence that are left out.
+        """
+        hidden = self(packed)
+        edges = np.asarray(packed.cu_seqlens)
+        if first:
+            tokens = np.arange(len(hidden)) - np.repeat(edges[:-1], np.diff(edges))
+            hidden = hidden[tokens >= first]
+            packed = Packed.from_arrays(
+                [np.zeros(length - first, np.int64) for length in np.diff(edges)]
+            )
+            edges = np.asarray(packed.cu_seqlens)
+        parts: list[NDArray[np.float32]] = []
+        for mode in modes_of(pooling):
+            if mode == "mean":
+                parts.append(mean_of_sequences(hidden, packed, unit_length=False))
+            elif mode == "max":
+                parts.append(np.maximum.reduceat(to_floats(hidden), edges[:-1], axis=0))
+            else:
+                parts.append(to_floats(hidden[edges[:-1] if mode == "cls" else edges[1:] - 1]))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+
+def of_unit_length(
+    vectors: Float[np.ndarray, "texts width"],
+) -> Float[np.ndarray, "texts width"]:
+    """Return vectors scaled to length 1, with the same bits whatever the other vectors are."""
+    squares = np.square(vectors, dtype=np.float64)
+    lengths = np.sqrt(np.array([row.sum() for row in squares]))
+    divisors = np.maximum(lengths, _LEAST_LENGTH).astype(np.float32)
+    result: NDArray[np.float32] = vectors / divisors[:, None]
+    return result
+
+
+def unsupported_part(config: EncoderConfig) -> str | None:
+    """What of an encoder native code cannot compute, in words; None if it can compute all."""
+    widths = (config.hidden_size, config.intermediate_size, config.head_size)
+    bias = config.score_bias
+    checks = {
+        f"attention={config.attention}": config.attention == "bidirectional",
+        f"mixer={config.mixer}": config.mixer == "attention",
+        f"positions={config.positions}": config.positions != "rotary",
+        "a score bias": bias is None or bias.has_numbers_only,
+        "an order of queries, keys and values": config.query_key_value_order == "part",
+        "norm_first": not config.norm_first,
+        "gated": not config.gated,
+        f"hidden_act={config.hidden_act}": config.hidden_act in ACTIVATIONS,
+        f"widths that are no multiples of {PANEL}": all(width % PANEL == 0 for width in widths),
+        "local_attention": all(
+            config.window(number) is None for number in range(config.num_hidden_layers)
+        ),
+    }
+    return next((part for part, is_supported in checks.items() if not is_supported), None)
+
+
+def unsupported_pooling(pooling: str) -> str | None:
+    """The first mode of pooling that native code does not compute; None if there is none."""
+    modes: Sequence[str] = modes_of(pooling)
+    return next((mode for mode in modes if mode not in POOLINGS), None)

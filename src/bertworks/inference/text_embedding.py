@@ -1,0 +1,376 @@
+"""Vectors of texts, whatever computes them: tokenising, batches, windows and counts."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from ..data.rows import chunks
+from ..errors import BertworksWarning, DataError, SettingsError
+from ..native.library import num_threads
+from ..nn.config import EncoderConfig
+from ..packed import Packed
+from ..text.encoding import Encoding, TokenIds, Truncation
+from ..text.tokenizer import Tokenizer
+from .batching import by_tokens, not_finite_error, row_name
+from .settings import EmbedSettings, EngineSettings, LayerSettings
+
+_TOKENS_OF_A_THREAD = 2048
+
+
+@dataclass(frozen=True)
+class EncodedText:
+    """A tokenised text and its index, for batching.
+
+    Attributes:
+        num_excluded: the number of tokens at its start, a prompt's, that pooling leaves out.
+    """
+
+    index: int
+    encoding: Encoding | TokenIds
+    num_excluded: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return self.encoding.num_tokens
+
+
+class TextReader:
+    """Tokenises texts, counts them, and lays them end to end in packs.
+
+    Args:
+        config: the encoder's.
+
+    Attributes:
+        num_texts, num_truncated: the number of texts so far, and of those that were truncated.
+        limit: maximum tokens per text.
+        may_be_empty: whether a text without tokens has a vector.
+
+    Raises:
+        SettingsError: a layer does not exist, or the limit exceeds the encoder's positions.
+    """
+
+    may_be_empty = False
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        tokenizer: Tokenizer,
+        settings: LayerSettings,
+        engine: EngineSettings,
+    ) -> None:
+        self.config, self.tokenizer = config, tokenizer
+        self.settings, self.engine = settings, engine
+        self.layers = _layers(settings.layers, self.config.num_hidden_layers)
+        max_seqlen = self.config.max_seqlen
+        self.limit = settings.max_seq_length or max_seqlen
+        if self.limit > max_seqlen:
+            raise SettingsError(
+                f"max_seq_length={self.limit} is more than the encoder's {max_seqlen}"
+            )
+        self.num_texts = self.num_truncated = 0
+
+    @property
+    def width(self) -> int:
+        """The length of a vector."""
+        return self.token_width
+
+    @property
+    def token_width(self) -> int:
+        """The length of a token's vector."""
+        count = len(self.layers) if self.settings.combine == "concat" else 1
+        return count * self.config.hidden_size
+
+    @property
+    def _tokenize(self) -> Callable[..., Sequence[Encoding | TokenIds]]:
+        return self.tokenizer.encode_batch
+
+    def default_names(self, texts: Sequence[str]) -> list[str]:
+        """Return the names of the next texts in errors: their numbers."""
+        return [f"text {self.num_texts + index + 1}" for index in range(len(texts))]
+
+    def encode(self, texts: Sequence[str], where: Sequence[str]) -> list[EncodedText]:
+        """Tokenise texts.
+
+        Raises:
+            DataError: a text has a lone surrogate or no tokens, or is too long and `truncation` is
+                "error".
+        """
+        return self._encode(texts, where, truncation=self.settings.truncation)
+
+    def _encode(
+        self, texts: Sequence[Any], where: Sequence[str], **options: Any
+    ) -> list[EncodedText]:
+        encodings = self._tokenize(texts, max_length=self.limit, where=where, **options)
+        for place, encoding in zip(where, encodings, strict=True):
+            if not encoding.num_tokens and not self.may_be_empty:
+                raise DataError("the text has no tokens", where=place, fix="Leave it out.")
+        self.num_truncated += sum(encoding.truncated_tokens > 0 for encoding in encodings)
+        self.num_texts += len(texts)
+        return [EncodedText(index, encoding) for index, encoding in enumerate(encodings)]
+
+    def packs(
+        self, texts: Sequence[EncodedText], *, is_on_cpu: bool = True
+    ) -> Iterator[tuple[list[EncodedText], Packed]]:
+        """Yield packs of texts of similar length, longest first."""
+        max_tokens = self.engine.batch_tokens
+        if is_on_cpu:  # larger batches need more memory, but are not faster
+            max_tokens = min(max_tokens, _TOKENS_OF_A_THREAD * num_threads())
+        for part in by_tokens(texts, max_tokens):
+            batch = part[::-1]  # sorted by length, for large groups in attention
+            # Tokens of single texts are of type 0.
+            yield batch, Packed.from_arrays([text.encoding.input_ids for text in batch])
+
+    @property
+    def is_of_last(self) -> bool:
+        """Whether only the last layer's states are needed."""
+        return self.layers == [self.config.num_hidden_layers]
+
+
+class TextEmbedder(TextReader, ABC):
+    """Computes something for each text: a vector, a sparse vector, or a matrix.
+
+    See `TextReader` for the arguments, and `EmbedSettings`.
+    """
+
+    settings: EmbedSettings
+
+    def _check_settings(self) -> None:
+        """Raise SettingsError if the settings do not fit the network."""
+
+    @property
+    def pooling(self) -> str:
+        """How the vectors of tokens become that of a text."""
+        return self.settings.pooling
+
+    @property
+    def normalize(self) -> bool:
+        """Whether vectors have length 1."""
+        return self.settings.normalize
+
+    @property
+    def prompt(self) -> str:
+        """The prefix of each text."""
+        return self.settings.prompt
+
+    @property
+    def _tokenize(self) -> Callable[..., Sequence[Encoding | TokenIds]]:
+        return self.tokenizer.sequences  # without offsets, which vectors of texts do not need
+
+    def encode(
+        self,
+        texts: Sequence[Any],
+        where: Sequence[str],
+        *,
+        prompt: str | None = None,
+        truncation: Truncation | None = None,
+        side: Literal["left", "right"] = "right",
+    ) -> list[EncodedText]:
+        """Tokenise texts, each with the prompt before it; see `TextReader.encode`.
+
+        Args:
+            texts: may also be lists of words, or of ids of pieces, which have no prompt.
+            prompt, truncation: instead of the settings.
+            side: the side at which texts are truncated.
+        """
+        prompt = self.prompt if prompt is None else prompt
+        if prompt and texts and isinstance(texts[0], str):
+            texts = [prompt + text for text in texts]
+        else:
+            prompt = ""
+        encoded_texts = self._encode(
+            texts, where, truncation=truncation or self.settings.truncation, side=side
+        )
+        num_excluded = self._num_excluded(prompt)
+        if not num_excluded:
+            return encoded_texts
+        return [
+            _exclude_tokens(
+                text,
+                # Truncation on the left also cuts tokens of the prompt.
+                max(num_excluded - text.encoding.truncated_tokens * (side == "left"), 1),
+                where=place,
+            )
+            for text, place in zip(encoded_texts, where, strict=True)
+        ]
+
+    def _num_excluded(self, prompt: str) -> int:
+        """The number of tokens of texts with this prompt that pooling leaves out.
+
+        As in sentence-transformers, these are the special tokens at the start and the tokens of
+        the prompt alone.
+        """
+        if not prompt or self.settings.include_prompt:
+            return 0
+        (ids,) = self.tokenizer.piece_ids([prompt], where=["the prompt"])
+        return len(self.tokenizer.definition.frame.start) + len(ids)
+
+    def embed(
+        self,
+        texts: Sequence[str],
+        where: Sequence[str] | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Any:
+        """Return the vectors of texts, all in memory at once: see `vectors`.
+
+        Args:
+            where: the name of each text in errors; if omitted, its number.
+            progress: called after each batch with the number of texts done.
+
+        Raises:
+            DataError: see `encode`.
+            CheckpointError: a vector is not finite.
+        """
+        where = where or self.default_names(texts)
+        return self.vectors(self.encode(texts, where), where.__getitem__, progress)
+
+    @abstractmethod
+    def vectors(
+        self,
+        texts: Sequence[EncodedText],
+        place: Callable[[int], str] = row_name,
+        progress: Callable[[int], None] | None = None,
+    ) -> Any:
+        """Return the vectors of tokenised texts, whose indices count from 0.
+
+        Args:
+            place: returns the name in errors of the text with an index.
+            progress: called after each batch with the number of texts done.
+
+        Raises:
+            CheckpointError: a vector is not finite.
+        """
+
+    @abstractmethod
+    def concatenate(self, parts: Sequence[Any]) -> Any:
+        """Return the vectors of all parts, in order; there may be none."""
+
+
+class VectorEmbedder(TextEmbedder):
+    """Computes a vector of each text: float32 `[texts, width]`."""
+
+    _width: int
+
+    @property
+    def width(self) -> int:
+        """The length of a text's vector."""
+        return self._width
+
+    def vectors(
+        self,
+        texts: Sequence[EncodedText],
+        place: Callable[[int], str] = row_name,
+        progress: Callable[[int], None] | None = None,
+    ) -> Float[np.ndarray, "texts width"]:
+        result = np.empty((len(texts), self.width), np.float32)
+        num_done = 0
+        # Texts of one server's request may have another prompt than the others.
+        get_excluded = attrgetter("num_excluded")
+        for num_excluded, group in groupby(sorted(texts, key=get_excluded), get_excluded):
+            for part, packed in self._device_packs(list(group)):
+                vectors = self._vectors(packed, num_excluded)
+                if not np.isfinite(vectors.sum()):  # a sum of finite numbers may overflow
+                    is_finite = np.isfinite(vectors).all(1)
+                    if not is_finite.all():
+                        raise not_finite_error(place(part[int(is_finite.argmin())].index))
+                result[[text.index for text in part]] = vectors
+                num_done += len(part)
+                if progress is not None:
+                    progress(num_done)
+        return result
+
+    def concatenate(self, parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+        return np.concatenate([np.empty((0, self.width), np.float32), *parts])
+
+    def _device_packs(
+        self, texts: Sequence[EncodedText]
+    ) -> Iterator[tuple[list[EncodedText], Packed]]:
+        return self.packs(texts)
+
+    @abstractmethod
+    def _vectors(self, packed: Packed, num_excluded: int) -> Float[np.ndarray, "sequences width"]:
+        """Return the vectors of a pack of texts, without their first tokens in the pooling."""
+
+
+def _exclude_tokens(text: EncodedText, num_excluded: int, *, where: str) -> EncodedText:
+    """Return a text with the number of its tokens that pooling leaves out.
+
+    Raises:
+        DataError: no token would be left.
+    """
+    if text.num_tokens <= num_excluded:
+        raise DataError(
+            f"the prompt has {num_excluded} tokens, and no token of the text fits beside it",
+            where=where,
+            fix="Raise max_seq_length, or give a shorter prompt.",
+        )
+    return replace(text, num_excluded=num_excluded)
+
+
+def embed(embedder: TextEmbedder, texts: Iterable[tuple[str, str]]) -> Iterator[Any]:
+    """Yield the vectors of texts, window by window, in the order of the texts.
+
+    Args:
+        texts: the name in errors and the text of each.
+
+    Yields:
+        The vectors of up to `window_rows` texts at a time: see `TextEmbedder.vectors`.
+
+    Raises:
+        DataError: a text has a lone surrogate or no tokens, or is too long and `truncation` is
+            "error".
+    """
+    for window in chunks(texts, embedder.engine.window_rows):
+        places, encodings = zip(*window, strict=True)
+        yield embedder.embed(encodings, places)
+    warn_of_truncation(embedder)
+
+
+def warn_of_truncation(embedder: TextEmbedder) -> None:
+    """Warn if texts were truncated, with their number."""
+    if embedder.num_truncated:
+        counts = f"{embedder.num_truncated} of {embedder.num_texts}"
+        what = f"{counts} texts were truncated to {embedder.limit} tokens"
+        warnings.warn(what, BertworksWarning, stacklevel=3)
+
+
+def embed_all(
+    embedder: TextEmbedder,
+    texts: Iterable[tuple[str, str]],
+    total: int,
+    progress: Callable[[int, int], None] | None,
+) -> Any:
+    """Return the vectors of texts: see `TextEmbedder.vectors`.
+
+    Args:
+        texts: the name in errors and the text of each.
+        total: their number; 0 if unknown.
+        progress: called with the number of texts done, and the total.
+
+    Raises:
+        DataError: see `embed`.
+    """
+    parts: list[Any] = []
+    first = embedder.num_texts
+    for part in embed(embedder, texts):
+        parts.append(part)
+        if progress is not None:
+            progress(embedder.num_texts - first, total)
+    return parts[0] if len(parts) == 1 else embedder.concatenate(parts)
+
+
+def _layers(layers: Sequence[int], count: int) -> list[int]:
+    """Numbers of hidden states: 0 for the embeddings, up to `count` for the last layer."""
+    for layer in layers:
+        if not -count - 1 <= layer <= count:
+            raise SettingsError(f"there is no layer {layer}: the encoder has {count}")
+    return [layer % (count + 1) for layer in layers]

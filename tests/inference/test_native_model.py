@@ -1,0 +1,168 @@
+"""A model without PyTorch: the vectors of the frozen form, and errors that say why not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import bertworks as bw
+from bertworks.checkpoints.sentence import SentenceSettings
+from bertworks.errors import CheckpointError, NeedsPyTorchError
+from bertworks.inference.native_model import NativeModel
+from bertworks.native.library import has_kernels
+from bertworks.nn.vector_module_settings import DenseSettings, NormalizeSettings
+from bertworks.nn.vector_modules import VectorModules
+
+needs_kernels = pytest.mark.skipif(
+    not has_kernels("bf16"), reason="no native code: another processor, or no compiler built it"
+)
+pytestmark = needs_kernels
+
+TEXTS = ["a b c", "cab", "b", "abc cab " * 4, "c a"]
+_WITHOUT = """
+import importlib.abc, sys
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "pyarrow"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+import numpy as np
+import bertworks as bw
+model = bw.load(sys.argv[1])
+np.save(sys.argv[2], np.stack([model.embed(sys.argv[3:], precision=p) for p in ("bf16", "int8")]))
+try:
+    model.predict("a")
+except bw.BertworksError as error:
+    print(error)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _native_code_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network's frozen form, too, as on a processor with fast bfloat16 but without AMX."""
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    monkeypatch.setattr("bertworks.nn.device.is_fast_at_bfloat16", lambda _: True)
+
+
+def make_model(**values: object) -> bw.Model:
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "##a", "##b", "##c"]
+    config = bw.EncoderConfig(
+        **{
+            "vocab_size": 11,
+            "hidden_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "intermediate_size": 96,
+            "max_position_embeddings": 40,
+            "initializer_range": 0.2,
+            **values,
+        }
+    )
+    model = bw.Model.fresh(config, bw.Tokenizer.from_vocabulary(pieces))
+    generator = torch.Generator().manual_seed(1)
+    for name, weight in model.network.named_parameters():
+        if name.endswith("bias"):
+            weight.data.normal_(0, 0.1, generator=generator)
+    model.sentence = SentenceSettings(pooling="mean", normalize=True)
+    return model
+
+
+@pytest.mark.parametrize("weights", ["fp32", "bf16", "int8", "calibrated"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_vectors_have_the_bits_of_the_network(weights: str, precision: str, tmp_path: Path) -> None:
+    model = make_model(hidden_act="gelu_new" if weights == "fp32" else "gelu")
+    if weights == "calibrated":
+        model.calibrate(TEXTS)
+    model.save(tmp_path / "model", precision="int8" if weights == "calibrated" else weights)
+    network, native = (bw.load(tmp_path / "model", backend=one) for one in ("torch", "native"))
+    assert isinstance(native, NativeModel)
+    expected = network.embed(TEXTS, precision=precision)
+    assert np.array_equal(native.embed(TEXTS, precision=precision), expected)
+    assert np.array_equal(native.embed(TEXTS[3], precision=precision), expected[3:4])
+    one, other = (one.similarity(TEXTS[0], TEXTS, precision=precision) for one in (network, native))
+    assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "max", "sep", "mean+max"])
+def test_other_poolings_equal_the_networks(pooling: str, tmp_path: Path) -> None:
+    make_model().save(tmp_path / "model")
+    network, native = (bw.load(tmp_path / "model", backend=one) for one in ("torch", "native"))
+    for options in ({}, {"prompt": "a b", "include_prompt": False}):
+        settings = {"pooling": pooling, "precision": "bf16", **options}
+        actual, expected = (one.embed(TEXTS, **settings) for one in (native, network))
+        assert actual == pytest.approx(expected, abs=2e-7)
+
+
+def test_modules_after_pooling_equal_the_networks(tmp_path: Path) -> None:
+    model = make_model()
+    dense = DenseSettings(in_features=64, out_features=24)
+    torch.manual_seed(3)
+    model.modules = VectorModules(
+        [
+            dense,
+            NormalizeSettings(),
+            dense.with_values(in_features=24, activation="identity", bias=False),
+        ]
+    ).eval()
+    model.save(tmp_path / "model")
+    network, native = (bw.load(tmp_path / "model", backend=one) for one in ("torch", "native"))
+    actual, expected = (one.embed(TEXTS, precision="bf16") for one in (native, network))
+    assert actual.shape == (5, 24)
+    assert actual == pytest.approx(expected, abs=1e-6)
+    assert np.array_equal(native.embed(TEXTS[:1], precision="bf16"), actual[:1])
+
+
+def test_a_process_without_pytorch_computes_the_same_bits(tmp_path: Path) -> None:
+    model = make_model()
+    model.save(tmp_path / "model")
+    command = [sys.executable, "-c", _WITHOUT, tmp_path / "model", tmp_path / "v.npy", *TEXTS]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout.startswith("predict of a model needs PyTorch. Run: pip install torch")
+    for vectors, precision in zip(np.load(tmp_path / "v.npy"), ("bf16", "int8"), strict=True):
+        assert np.array_equal(vectors, model.embed(TEXTS, precision=precision))
+
+
+def test_methods_and_settings_that_need_pytorch_say_so(tmp_path: Path) -> None:
+    make_model().save(tmp_path / "model")
+    native = bw.load(tmp_path / "model", backend="native")
+    for settings, what in (
+        ({"layers": [0]}, "layers other than the last"),
+        ({"pooling": "mean-sqrt"}, "mean-sqrt"),
+    ):
+        with pytest.raises(bw.SettingsError, match=f"{what}.* needs? PyTorch"):
+            native.embed("a", **settings)
+    with pytest.raises(NeedsPyTorchError, match=r"fill_mask .* needs PyTorch"):
+        native.fill_mask("a")
+    assert not hasattr(native, "evaluate")
+    make_model(norm_first=True, family="bertworks").save(tmp_path / "other")
+    with pytest.raises(NeedsPyTorchError, match="norm_first"):
+        bw.load(tmp_path / "other", backend="native")
+    with pytest.raises(NeedsPyTorchError, match="adapter=one"):
+        bw.load(tmp_path / "model", backend="native", adapter="one")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("bert.extra", torch.zeros(2), "is not known"),
+        ("bert.embeddings.word_embeddings.weight", None, "is missing"),
+        ("bert.encoder.layer.0.output.dense.bias", torch.zeros(3), r"shape \(3,\), not \(64,\)"),
+        ("bert.encoder.layer.0.output.dense.bias", torch.full((64,), torch.nan), "not finite"),
+        ("bert.encoder.layer.0.output.dense.bias", torch.zeros(64).int(), "of type I32"),
+    ],
+)
+def test_wrong_tensors_are_errors(
+    name: str, value: torch.Tensor | None, message: str, tmp_path: Path
+) -> None:
+    make_model().save(tmp_path / "model")
+    file = tmp_path / "model" / "model.safetensors"
+    tensors = {key: tensor for key, tensor in load_file(file).items() if key != name}
+    save_file(tensors if value is None else {**tensors, name: value}, file)
+    with pytest.raises(CheckpointError, match=message):
+        bw.load(tmp_path / "model", backend="native")
