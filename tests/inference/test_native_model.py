@@ -25,7 +25,7 @@ needs_kernels = pytest.mark.skipif(
 pytestmark = needs_kernels
 
 TEXTS = ["a b c", "cab", "b", "abc cab " * 4, "c a"]
-_WITHOUT = """
+_SCRIPT = """
 import importlib.abc, sys
 class Missing(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
@@ -121,7 +121,7 @@ def test_modules_after_pooling_equal_the_networks(tmp_path: Path) -> None:
 def test_a_process_without_pytorch_computes_the_same_bits(tmp_path: Path) -> None:
     model = make_model()
     model.save(tmp_path / "model")
-    command = [sys.executable, "-c", _WITHOUT, tmp_path / "model", tmp_path / "v.npy", *TEXTS]
+    command = [sys.executable, "-c", _SCRIPT, tmp_path / "model", tmp_path / "v.npy", *TEXTS]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert result.stdout.startswith("predict of a model needs PyTorch. Run: pip install torch")
     for vectors, precision in zip(np.load(tmp_path / "v.npy"), ("bf16", "int8"), strict=True):
