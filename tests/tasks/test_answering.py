@@ -531,7 +531,7 @@ def test_bad_rows_are_refused(values, says):
     [
         ("{", "a.json:1: not valid JSON"),
         ("[\n1]", "a.json, row 1: a JSON int, not an object"),
-        ('{"data": 3}', "there is no list 'data', as in SQuAD"),
+        ('{"data":\n3}', "there is no list 'data', as in SQuAD"),
         ('{"paragraphs": []}', "the file is empty"),
         (" \n\n", "the file is empty"),
         ('{"data":\n' + "[" * 10**5, "JSON that cannot be read: it is nested more than 100 levels"),

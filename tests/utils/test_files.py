@@ -136,7 +136,8 @@ def test_a_missing_synchronisation_is_found(
 
 WRITING_MODULES = [f"utils/{name}.py" for name in ("atomic_writes", "directories", "line_files")]
 ALLOWED_WRITERS = {
-    "inference/vectors.py": "appends to a part, which has a note of its true end",
+    "inference/window_files.py": "writes heads of parts, and parts in order to a merged file",
+    "jobs/resumable.py": "appends to a part, whose journal says where each window ends",
     "inference/vector_files.py": "writes the header of that part again",
     "inference/token_vectors.py": "writes to a path that `atomic_write` gave",
     "lab/tagging_probe.py": "maps a file that `atomic_write` gave",

@@ -100,7 +100,7 @@ def convert(
         )
     missing: list[str] = []
     with output(target, model=model, kind="whole directory", overwrite=overwrite):
-        loaded_model = model.load()
+        loaded_model = model.load("cpu")
         if to == "tensorflow":
             from ..convert.export import missing_settings, write_tensorflow
 
@@ -158,11 +158,11 @@ def quantize(
         overwrite=overwrite,
         repeats=texts is not None or data is not None,
     ) as replaces:
-        fp32_model = model.load()
+        fp32_model = model.load("cpu")
         if calibrate is not None:
             fp32_model.calibrate(data=calibrate)
         directory = fp32_model.save(out, precision="int8", overwrite=replaces)
-    int8_model = ModelSource(str(directory), task=model.task).load()
+    int8_model = ModelSource(str(directory), task=model.task).load("cpu")
     facts: dict[str, object] = {}
     if texts is not None:
         one = fp32_model.embed(data=texts, normalize=True, precision="fp32")
@@ -354,7 +354,7 @@ def add_tokens(
             words[place] = word.strip()
         if not words:
             raise DataError("the file is empty", where=file)
-        result = add(model.load(), words.values(), where=[*words])
+        result = add(model.load("cpu"), words.values(), where=[*words])
         directory = result.model.save(out, overwrite=overwrite)
     display.facts(
         {
@@ -393,7 +393,7 @@ def shrink(
         kind="whole directory",
         overwrite=overwrite,
     ):
-        large = model.load()
+        large = model.load("cpu")
         with Progress() as progress:
             small = keep_used(large, texts.paragraphs(progress.counter("reading", "MB")))
         directory = small.save(out, overwrite=overwrite)
@@ -428,7 +428,7 @@ def extend(
     from ..convert.model_editing import extend_positions, text_limit
 
     with output(out, model=model, kind="whole directory", overwrite=overwrite):
-        short = model.load()
+        short = model.load("cpu")
         long = extend_positions(short, positions)
         directory = long.save(out, overwrite=overwrite)
     facts = {"positions": f"{positions:,}, before {short.encoder.config.max_seqlen:,}"}

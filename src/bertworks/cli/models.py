@@ -36,7 +36,7 @@ class ModelSource:
     adapter: str | None = None
     task: str | None = None
 
-    def load(self, device: literals.Device = "cpu") -> Model:
+    def load(self, device: literals.Device) -> Model:
         """Load the model on a device."""
         # Imported objects stay: garbage collection of them would take a third of a short command.
         gc.disable()

@@ -69,7 +69,7 @@ def neighbours(
         if is_file:
             vectors = WordVectors.read(source, encoding=encoding)
         else:
-            vectors = WordVectors.of_model(model.load())
+            vectors = WordVectors.of_model(model.load("cpu"))
         if out is not None and to_text:
             vectors.write(out, format=layout, overwrite=replaces)
         elif out is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..model import Model
 from ..tasks.answering.task import AnsweringTask
+from ..tasks.texts import TextTask
 from .available_views import REQUIREMENTS, view_error
 from .comparing import MAX_SENTENCES
 from .filling import checkpoints, fill
@@ -58,8 +59,9 @@ def describe(model: Model, name: str | None = None) -> dict[str, Any]:
 
 def takes_pairs(model: Model) -> bool:
     """Whether the model's task is about pairs of texts: a question and a passage, for example."""
-    columns = getattr(getattr(model.task, "settings", None), "columns", None)
-    return isinstance(model.task, AnsweringTask) or getattr(columns, "pair", None) is not None
+    task = model.task
+    is_of_pairs = isinstance(task, TextTask) and task.settings.pair_column is not None
+    return is_of_pairs or isinstance(task, AnsweringTask)
 
 
 def explain(

@@ -12,6 +12,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from ..reports import page as html
+from ..tasks.texts import TextTask
 from .models import LoadedModel, Models
 from .request_error import ERROR_SCHEMAS, ErrorFormat
 from .service import Service
@@ -63,12 +64,12 @@ def _adapt_example(body: dict[str, Any], path: str, loaded_model: LoadedModel) -
     for field in ("inputs", "text"):
         if "{mask}" in body.get(field, ""):
             body[field] = body[field].format(mask=tokenizer.id_to_token(tokenizer.mask_id))
-    settings = getattr(loaded_model.task, "settings", None)
-    columns = getattr(settings, "columns", None)
-    if path in ("/predict", "/classify") and getattr(columns, "pair", None) is not None:
+    task = loaded_model.task
+    takes_pairs = isinstance(task, TextTask) and task.settings.pair_column is not None
+    if path in ("/predict", "/classify") and takes_pairs:
         body["inputs"] = [[TEXT, "It learns layers of features."]]
-    if path == "/predict-rows" and loaded_model.task is not None:
-        body["rows"] = [dict.fromkeys(loaded_model.task.column_names, TEXT)]
+    if path == "/predict-rows" and task is not None:
+        body["rows"] = [dict.fromkeys(task.column_names, TEXT)]
     return body
 
 

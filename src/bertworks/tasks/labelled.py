@@ -140,6 +140,9 @@ class LabelledTask(Task[ExampleT]):
         super().__init_subclass__(**more)
         if "schema" in vars(cls) and "settings_class" not in vars(cls):
             cls.settings_class = cls.schema.settings(f"{cls.__name__}Settings", cls.settings_class)
+            # The class is no attribute of a module; workers, which are sent tasks, find it here.
+            cls.settings_class.__module__ = cls.__module__
+            cls.settings_class.__qualname__ = f"{cls.__qualname__}.settings_class"
 
     def __init__(self, tokenizer: Tokenizer, settings: Any) -> None:
         self.tokenizer, self.settings = tokenizer, settings
