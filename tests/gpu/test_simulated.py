@@ -135,6 +135,13 @@ def test_vectors_are_those_of_the_cpu(precision: str, gpu: Counts) -> None:
     assert not gpu.blocking_copies
 
 
+def test_bits_that_do_not_depend_on_the_batch_are_refused(gpu: Counts) -> None:
+    model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
+    model.network.to("cuda:0")
+    with pytest.raises(SettingsError, match="on cuda a text's bits depend on its batch"):
+        model.embed(["a b c"], deterministic=True)
+
+
 # ---------------------------------------------------------------------------------------- attention
 
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from ..errors import SettingsError
 from ..nn.device import dtype_of
 from ..nn.embeddings import Embeddings
 from ..nn.encoder import Encoder
@@ -67,8 +68,17 @@ def frozen_form(
         precision: the precision of its encoders.
         deterministic: compute the same bits for a row whatever the other rows are, even if the
             bfloat16 kernels need a fixed number of rows for that.
+
+    Raises:
+        SettingsError: `deterministic` on another device than the CPU.
     """
-    dtype = dtype_of(precision, next(network.parameters()).device)
+    device = next(network.parameters()).device
+    if deterministic and device.type != "cpu":
+        raise SettingsError(
+            f"deterministic=true: on {device.type} a text's bits depend on its batch",
+            fix="Leave it out, or use device=cpu.",
+        )
+    dtype = dtype_of(precision, device)
     key = dtype, precision == "int8", deterministic and torch.cpu._is_amx_tile_supported()
     with _lock:
         forms = _forms.setdefault(network, {})

@@ -29,8 +29,9 @@ class EngineSettings(Settings):
     )
     deterministic: bool = Field(
         False,
-        description="bitwise equal results whatever a text is batched with, also in bf16 on "
-        "CPUs with AMX, where it is slower; other CPUs always give these",
+        description="bitwise equal results whatever a text is batched with, also where PyTorch "
+        "computes in bf16 with AMX, which it slows down; elsewhere on CPUs they always are; not on "
+        "GPUs",
     )
 
 
