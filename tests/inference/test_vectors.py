@@ -194,7 +194,7 @@ def test_manifest_with_an_impossible_width_is_refused(model, tmp_path, width):
     manifest = tmp_path / "1.parquet.json"
     tree = verify_checksum(json.loads(manifest.read_text()))
     manifest.write_text(json.dumps(with_checksum({**tree, "width": width})))
-    with pytest.raises(DataError, match=r"1\.parquet: is not a part, or its manifest is missing"):
+    with pytest.raises(DataError, match=r"1\.parquet\.json: is damaged, or is no manifest"):
         bw.merge([part], tmp_path / "out.parquet")
 
 

@@ -6,7 +6,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import pytest
 
 import bertworks as bw
 from bertworks.errors import BertworksError, DataError, OutputError, SettingsError
+from bertworks.inference.window_files import FileJob
 from bertworks.jobs import journal
 from bertworks.jobs.journal import Journal
+from bertworks.jobs.parallel import Workers
 from bertworks.utils.line_files import LineFile
 from tests.crashes import contents, crashing, needs_proc
 
@@ -251,6 +254,59 @@ def test_a_corrected_text_is_made_again(
     assert contents(folder) == contents(tmp_path / "new")
 
 
+@pytest.mark.parametrize("name", ["npy"], indirect=True)
+def test_windows_after_a_corrected_one_are_made_again(
+    output: Output,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    new_windows: list[int],
+) -> None:
+    """Workers read ahead: window 2, whose content window 1 had, is asked for before 1 is made."""
+
+    def read_ahead(_: Workers, make: Callable[[Any], Any], windows: Iterable[Any]) -> Iterator[Any]:
+        yield from [make(window) for window in windows]
+
+    texts = [*("a b", "c", "d", "e"), *("f", "g", "h", "a") * 2, "b"]
+    append = Journal.append
+
+    def append_or_stop(own: Any, record: Any) -> None:
+        append(own, record)
+        if record.number == 2:
+            raise StopError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "append", append_or_stop)
+        with pytest.raises(StopError):
+            output.write(folder / output.name, texts)
+    texts[4] = "b a"
+    new_windows.clear()
+    monkeypatch.setattr(Workers, "map", read_ahead)
+    output.write(folder / output.name, texts)
+    assert new_windows == [1, 2, 3]
+    (tmp_path / "new").mkdir()
+    output.write(tmp_path / "new" / output.name, texts)
+    assert contents(folder) == contents(tmp_path / "new")
+
+
+def test_texts_that_change_while_a_part_is_made_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The texts of a part are read twice: first to count the windows."""
+    make, output, data = FileJob._make, OUTPUTS["npy"], tmp_path / "texts.txt"
+
+    def change_and_make(own: FileJob[Any], *args: Any) -> Any:
+        data.write_text("a\nb\nc\nd\n" * 2 + "e\n")
+        return make(own, *args)
+
+    monkeypatch.setattr(FileJob, "_make", change_and_make)
+    for part in ("1/3", "3/3"):
+        data.write_text("a\nb\nc\nd\n" * 3)
+        with pytest.raises(DataError, match="was started with other texts"):
+            output.write(tmp_path / f"{part[0]}.npy", data, part=part)
+        assert not (tmp_path / f"{part[0]}.npy").exists()
+
+
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_a_damaged_window_of_an_unfinished_output_is_made_again(
     output: Output,
@@ -418,6 +474,32 @@ def test_parts_of_several_jobs_are_refused(output: Output, tmp_path: Path) -> No
         assert says in str(error.value)
         assert "\n" not in str(error.value)
     assert not list(tmp_path.glob("merged*"))
+
+
+@pytest.mark.parametrize("name", ["npy", "predictions"], indirect=True)
+def test_what_is_wrong_with_the_files_of_a_part_is_said(output: Output, tmp_path: Path) -> None:
+    (out,) = make_parts(output, tmp_path, 1)
+    manifest = out.with_name(f"{out.name}.json")
+    content = manifest.read_bytes()
+
+    def check(says: str, *, is_written_again: bool = True) -> None:
+        merge = partial(bw.merge, [out], tmp_path / f"merged {output.name}")
+        write = partial(output.write, out, TEXTS, part="1/1")
+        for verb in [merge, write] if is_written_again else [merge]:
+            with pytest.raises(BertworksError) as error:
+                verb()
+            assert str(error.value).startswith(says)
+
+    manifest.write_bytes(content[:-9])
+    check(f"{manifest}: is damaged, or ")
+    manifest.unlink()
+    check(f"{out}: is not a part, or its manifest is missing", is_written_again=False)
+    manifest.mkdir()
+    check(f"{manifest}: cannot be read (Is a directory)")
+    manifest.rmdir()
+    manifest.write_bytes(content)
+    out.unlink()
+    check(f"{out}: no such file", is_written_again=False)
 
 
 def test_a_flipped_byte_of_a_part_is_named(output: Output, tmp_path: Path) -> None:

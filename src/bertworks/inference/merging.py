@@ -95,7 +95,7 @@ def _is_merged(
         try:
             manifest = OutputManifest.read(manifest_path(out))
             manifest.check(out)
-        except (OSError, ValueError, DataError):
+        except (ValueError, DataError):
             return False
         return manifest.part is None and manifest.shared_settings == first.shared_settings
     head = file_format.head()
@@ -115,20 +115,23 @@ def _read_manifest(path: Path) -> OutputManifest:
     """Return the manifest of a finished file.
 
     Raises:
-        DataError: there is no manifest, or it was written in another format; or the file is not
-            finished or is damaged.
+        DataError: the file or its manifest is missing, unfinished, damaged or cannot be read; or
+            the manifest was written in another format.
     """
-    if journal_path(path).exists() and not path.exists():
-        raise DataError("is not finished", where=str(path), fix="Run its command again to resume.")
+    file = manifest_path(path)
+    if not path.exists():
+        if journal_path(path).exists():
+            fix = "Run its command again to resume."
+            raise DataError("is not finished", where=str(path), fix=fix)
+        raise DataError("no such file", where=str(path))
+    fix = f"Name a file made with --part I/N, with {file.name} next to it."
+    if not file.exists():
+        raise DataError("is not a part, or its manifest is missing", where=str(path), fix=fix)
     try:
-        manifest = OutputManifest.read(manifest_path(path))
-        manifest.check(path)
-    except (OSError, ValueError):
-        raise DataError(
-            "is not a part, or its manifest is missing",
-            where=str(path),
-            fix=f"Name a file made with --part I/N, with {path.name}.json next to it.",
-        ) from None
+        manifest = OutputManifest.read(file)
+    except ValueError:
+        raise DataError("is damaged, or is no manifest", where=str(file), fix=fix) from None
+    manifest.check(path)
     return manifest
 
 

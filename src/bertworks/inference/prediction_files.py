@@ -134,7 +134,7 @@ def write_part(
         for first, *_ in islice(predictor.chunks(rows), 1):  # without rows there is no header
             (prediction,), _ = predictor((0, [first]))
             columns = list(_flatten_row(first[0].values, prediction))
-    header = "" if columns is None else _LINES[format](columns, 1)
+    header = "" if columns is None else _check_encodable(_LINES[format](columns, 1), 1)
     counts = TruncationCounts()
 
     def report(record: RowsRecord, is_new: bool) -> None:

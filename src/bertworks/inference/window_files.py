@@ -18,7 +18,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -45,7 +44,7 @@ from ..utils.json_files import (
     write_json,
 )
 from ..utils.outputs import check_inputs, exists_error, locked_output
-from ..utils.regular_files import read_bytes, sha256_of
+from ..utils.regular_files import read_bytes, read_content, sha256_of
 
 FORMAT_VERSION = 3
 
@@ -143,11 +142,10 @@ class OutputManifest:
         """Read a manifest.
 
         Raises:
-            DataError: it was written in another format.
+            DataError: it cannot be read, or was written in another format.
             ValueError: it is not a manifest, or is damaged.
-            OSError: it cannot be read.
         """
-        tree = parse_json(read_bytes(file))
+        tree = parse_json(read_content(file, DataError))
         if not isinstance(tree, dict) or "format_version" not in tree:
             raise ValueError("it is not a manifest")
         fix = "Make its file again, with --overwrite (overwrite=True) under the same name."
@@ -168,13 +166,17 @@ class OutputManifest:
         """Check that a finished file matches its manifest.
 
         Raises:
-            DataError: it does not.
+            DataError: it does not, or cannot be read.
         """
-        size, why = out.stat().st_size, ""
-        if size != self.size:
-            why = f"has {size:,} bytes instead of {self.size:,}"
-        elif self.sha256 != sha256_of(out):
-            why = "is damaged: its checksum is wrong"
+        why = ""
+        try:
+            size = out.stat().st_size
+            if size != self.size:
+                why = f"has {size:,} bytes instead of {self.size:,}"
+            elif self.sha256 != sha256_of(out):
+                why = "is damaged: its checksum is wrong"
+        except OSError as error:
+            raise DataError(f"cannot be read ({error.strerror})", where=str(out)) from None
         if why:
             raise DataError(why, where=str(out), fix=f"Remove {out.name}*, and make it again.")
 
@@ -308,13 +310,14 @@ class FileJob(Generic[T]):
             job = ResumableJob[RowWindow[T], RowsRecord].resume(journal, settings, out)
             try:
                 with FileWithWindows(part, self.format.head()) as store:
-                    windows = islice(self.windows(), None if numbers is None else numbers.stop)
+                    windows = self.windows()
                     job.run(windows, self.make, store, report, self.workers, numbers=numbers)
                     store.finish()
                 if not job.records and numbers is None:
                     raise DataError("there are no texts")
-                text = job.digest if numbers is None else settings[TEXTS]
-                return self._finish(list(job.records.values()), text)
+                if numbers is not None and job.digest != settings[TEXTS]:  # were changed meanwhile
+                    raise other_job_error("other texts", out)
+                return self._finish(list(job.records.values()), job.digest)
             finally:
                 if not (job.records or job.superfluous_records) or out.exists():
                     part.unlink(missing_ok=True)

@@ -42,8 +42,11 @@ RecordT_contra = TypeVar("RecordT_contra", bound=WindowRecord, contravariant=Tru
 class WindowStore(Protocol[RecordT_contra]):
     """Where the contents of finished windows are."""
 
-    def holds(self, record: RecordT_contra) -> bool:
-        """Whether the content of a window is there, undamaged."""
+    def holds(self, record: RecordT_contra | None) -> bool:
+        """Whether the content of the next window is there, undamaged.
+
+        Called for each window in order; without a record if it has none with the same texts.
+        """
 
     def add(self, record: RecordT_contra, content: Any) -> None:
         """Add the content of a window, and synchronise it to the disk."""
@@ -145,12 +148,13 @@ class ResumableJob(Generic[WindowT, RecordT]):
             self._digests.append(window.digest)
             if numbers is not None and window.number not in numbers:
                 continue
-            record = self.superfluous_records.pop(window.number, None)
-            is_same = record is not None and record.text == window.digest
-            if not is_same and (self._journal is None or (is_first and record is not None)):
+            earlier_record = self.superfluous_records.pop(window.number, None)
+            has_same_texts = earlier_record is not None and earlier_record.text == window.digest
+            record = earlier_record if has_same_texts else None
+            if record is None and (self._journal is None or (is_first and earlier_record)):
                 raise other_job_error("other texts", self._where)
             is_first = False
-            if record is not None and is_same and store.holds(record):
+            if store.holds(record) and record is not None:
                 self._note(record, report, is_new=False)
             else:
                 yield window
@@ -223,8 +227,10 @@ class FileWithWindows:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def holds(self, record: WindowRecord) -> bool:
-        if self._has_gap:
+    def holds(self, record: WindowRecord | None) -> bool:
+        # A window to make comes before all later ones, which may be asked for before it is added.
+        self._has_gap = self._has_gap or record is None
+        if record is None or self._has_gap:
             return False
         self._file.seek(self._end)
         digest, left = hashlib.sha256(), record.size
@@ -262,7 +268,9 @@ class FilesOfWindows:
     def __init__(self, path_of: Callable[[Any], Path]) -> None:
         self._path_of = path_of
 
-    def holds(self, record: WindowRecord) -> bool:
+    def holds(self, record: WindowRecord | None) -> bool:
+        if record is None:
+            return False
         path = self._path_of(record)
         is_there = path.is_file() and path.stat().st_size == record.size
         return is_there and sha256_of(path) == record.sha256
