@@ -39,7 +39,8 @@ def wrong(model: bw.Model) -> None:
 
 MODULES = [
     *("bertworks", "bertworks.model", "bertworks.settings.*", "bertworks.tuning.grid"),
-    *("bertworks.training.finetune", "bertworks.training.pretrain"),
+    *("bertworks.inference.embedding_model", "bertworks.training.finetune"),
+    "bertworks.training.pretrain",
     *("bertworks.tasks.example", "bertworks.tasks.labelled", "bertworks.tasks.task"),
 ]
 MYPY = f"""
