@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.inference.activations import activations, embedding_steps
+from bertworks.inference.native_encoder import unsupported_part
 from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.nn.encoder_layers import GlobalTokenAttention, SelfAttention
 from bertworks.packed import Packed, Padded
@@ -22,12 +23,19 @@ def test_all_published_families_are_here() -> None:
     assert {"bert", "roberta", "distilbert", "albert", "electra", "modernbert"} < set(FAMILIES)
 
 
-@pytest.fixture(params=sorted(FAMILIES))
+NATIVE = {"hidden_size": 96, "num_attention_heads": 3, "intermediate_size": 64}
+"""Widths with which inference runs native layers, where the processor has them."""
+
+
+@pytest.fixture(params=[*((family, {}) for family in sorted(FAMILIES)), ("bert", NATIVE)], ids=str)
 def published_encoder(request: pytest.FixtureRequest):
     """The same weights in ours and in theirs, and two sequences of 20 tokens."""
+    family, values = request.param
     # Theirs returns no attention where it is full in a sparse model.
-    values = {"max_full_attention": None} if request.param == "big_bird" else {}
-    config = geometry(request.param, **values)
+    if family == "big_bird":
+        values = {"max_full_attention": None}
+    config = geometry(family, **values)
+    assert values is not NATIVE or unsupported_part(config) is None
     theirs = theirs_of(config, "encoder", torch.float32)
     theirs.config._attn_implementation = "eager"
     both = pair(BareEncoder(Encoder(config, pooler=False)), theirs, config, torch.float32)

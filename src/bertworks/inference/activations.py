@@ -87,7 +87,7 @@ def activations(
     device = next(network.parameters()).device
     result = Activations()
     recorder = _Recorder(result, attention, ablated_heads, layer, hidden)
-    copy = _recording_copy(frozen_form(network), recorder)
+    copy = _recording_copy(frozen_form(network, native=False), recorder)
     batch = Batch(packed, targets or {}).to(device)
     if targets is not None and isinstance(copy, Network):
         result.outputs = copy.predict(batch)

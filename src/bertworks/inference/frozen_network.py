@@ -16,7 +16,7 @@ from collections.abc import Container, Iterator, Mapping
 from itertools import chain
 from operator import attrgetter, is_
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -55,7 +55,11 @@ _END = object()
 
 
 def frozen_form(
-    network: ModuleT, precision: InferencePrecision = "fp32", deterministic: bool = False
+    network: ModuleT,
+    precision: InferencePrecision = "fp32",
+    deterministic: bool = False,
+    *,
+    native: bool = True,
 ) -> ModuleT:
     """Return the frozen form of a network; call it in `torch.inference_mode()`.
 
@@ -68,6 +72,7 @@ def frozen_form(
         precision: the precision of its encoders.
         deterministic: compute the same bits for a row whatever the other rows are, even if the
             bfloat16 kernels need a fixed number of rows for that.
+        native: whether native code may compute layers; without it, modules inside them run.
 
     Raises:
         SettingsError: `deterministic` on another device than the CPU.
@@ -79,7 +84,8 @@ def frozen_form(
             fix="Leave it out, or use device=cpu.",
         )
     dtype = dtype_of(precision, device)
-    key = dtype, precision == "int8", deterministic and torch.cpu._is_amx_tile_supported()
+    has_fixed_rows = deterministic and torch.cpu._is_amx_tile_supported()
+    key = dtype, precision == "int8", has_fixed_rows, native
     with _lock:
         forms = _forms.setdefault(network, {})
         form = forms.get(key)
@@ -93,7 +99,12 @@ class FrozenNetwork:
     """A frozen form, and the state of the module when it was made."""
 
     def __init__(
-        self, network: nn.Module, dtype: torch.dtype | None, int8: bool, fixed_rows: bool
+        self,
+        network: nn.Module,
+        dtype: torch.dtype | None,
+        int8: bool,
+        fixed_rows: bool,
+        native: bool,
     ) -> None:
         # The tables in which modules hold their parameters, buffers and submodules.
         tables: list[dict[str, Any]] = [
@@ -112,7 +123,7 @@ class FrozenNetwork:
         self._views = [view for tensor in tensors for view in _middle_number(tensor)]
         self._numbers = [*map(ndarray.tobytes, self._views)]
         with torch.no_grad():
-            self.network = FrozenNetworkBuilder(network, dtype, int8, fixed_rows).copy(
+            self.network = FrozenNetworkBuilder(network, dtype, int8, fixed_rows, native).copy(
                 network, dtype
             )
 
@@ -145,9 +156,8 @@ def invalidate(network: nn.Module) -> None:
         _forms.pop(network, None)
 
 
-_forms: WeakKeyDictionary[nn.Module, dict[tuple[torch.dtype | None, bool, bool], FrozenNetwork]] = (
-    WeakKeyDictionary()
-)
+_Key: TypeAlias = tuple[torch.dtype | None, bool, bool, bool]
+_forms: WeakKeyDictionary[nn.Module, dict[_Key, FrozenNetwork]] = WeakKeyDictionary()
 _lock = Lock()
 
 
@@ -169,7 +179,12 @@ class FrozenNetworkBuilder:
     """Makes the frozen copies of a network's modules, each once."""
 
     def __init__(
-        self, network: nn.Module, dtype: torch.dtype | None, int8: bool, fixed_rows: bool
+        self,
+        network: nn.Module,
+        dtype: torch.dtype | None,
+        int8: bool,
+        fixed_rows: bool,
+        native: bool,
     ) -> None:
         weight = next(network.parameters())
         self.quantized = {
@@ -183,7 +198,7 @@ class FrozenNetworkBuilder:
         self.native = {
             layer: module.config
             for module in network.modules()
-            if isinstance(module, Encoder)
+            if native and isinstance(module, Encoder)
             for layer in native_layers(module, dtype, int8)
         }
         self.copies: dict[nn.Module, nn.Module] = {}
