@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import bertworks as bw
 from bertworks.inference.settings import GenerationSettings
+from bertworks.model import Model
 from bertworks.packed import Packed
 from bertworks.serving.models import Models
 from bertworks.serving.queue import Queue
@@ -18,6 +21,7 @@ from bertworks.serving.runners import Text
 from tests.serving.conftest import Running, save_changed
 
 TEXT = "the door was [MASK] in [MASK]"
+SAVED_MODELS = Path(__file__).parents[1] / "saved_models"
 
 
 def close(one: object, other: object) -> bool:
@@ -112,6 +116,27 @@ def test_long_rows_are_an_error_truncated_or_read_in_windows(server: Running, ge
     windowed = type(task)(task.tokenizer, task.settings.with_values(truncation="windows"))
     expected = type(model)(model.tokenizer, windowed, model.network).predict([long])
     assert close(whole, expected)
+
+
+def test_a_model_that_reads_windows_also_truncates(start) -> None:
+    path = str(SAVED_MODELS / "windows")
+    model = bw.load(path, device="cpu")
+    long = "the door was open " * 20
+    values = {"truncation": "longest_first", "stride": None, "window_pooling": "mean"}
+    task = type(model.task)(model.tokenizer, model.task.settings.with_values(**values))
+    assert model.task.settings.window_pooling == "max"
+    with start({"windows": path}) as server:
+        answers = [server.ask("/classify", {"inputs": long, "truncate": on}) for on in (True, None)]
+    with pytest.warns(match="too long"):
+        assert close(answers[0], Model(model.tokenizer, task, model.network).predict([long]))
+    assert close(answers[1], model.predict([long]))
+
+
+def test_replaced_tokens_are_the_librarys(start) -> None:
+    path, texts = str(SAVED_MODELS / "electra"), ["the door was open", "a deep river", ""]
+    with start({"electra": path}) as server:
+        answers = server.ask("/predict-rows", {"rows": texts})
+    assert close(answers, bw.load(path, device="cpu").predict(texts))
 
 
 @pytest.mark.parametrize(

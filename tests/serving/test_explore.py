@@ -85,6 +85,9 @@ def test_errors_name_the_field(server: Running) -> None:
         "ablated_heads: there is no head 0"
     )
     assert error("predict", 422, text=TEXT, target={"kind": "tag"}).startswith("target.kind: ")
+    assert error(
+        "predict", 424, model="classifier", text="a", target={"kind": "next-sentence"}
+    ).startswith("classifier is a classifier: it predicts no next sentences. Serve ")
     assert error("predict", 422, text=TEXT, target={"token": "xyz"}).startswith("target.token: ")
     assert error("fill", 422, text=TEXT, checkpoint=3).startswith("checkpoint: no checkpoint of")
     assert error("fill", 422, text=TEXT, candidates=["a", "€"]).startswith("candidates[1]: ")

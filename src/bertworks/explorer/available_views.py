@@ -9,11 +9,11 @@ from ..nn.config import EncoderConfig
 from .requirements import ATTENTION_HEADS, NoHeadError, Requirement, is_causal_lm
 from .target import Target
 from .target_kinds import (
+    NEXT_SENTENCES,
     PREDICTION,
     AnswerTarget,
     BlankTarget,
     LabelTarget,
-    NextSentenceTarget,
     NextTarget,
     TagTarget,
     ValueTarget,
@@ -55,11 +55,7 @@ REQUIREMENTS: dict[str, Requirement | None] = {
     ),
     **dict.fromkeys(("attention", "claim"), ATTENTION_HEADS),
     **dict.fromkeys(("layer", "weights"), _STEPS),
-    "next-sentence": Requirement(
-        "it predicts no next sentences",
-        "a model pre-trained on pairs, such as mini or bert-base-uncased",
-        _predicts(NextSentenceTarget),
-    ),
+    "next-sentence": NEXT_SENTENCES,
     "classify": Requirement(
         "it has no labels",
         "a classifier: bertworks finetune classification trains one",

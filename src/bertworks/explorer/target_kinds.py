@@ -330,6 +330,11 @@ PREDICTION = Requirement(
     "a pre-trained or fine-tuned model, such as mini",
     lambda model: bool(targets_of(model)),
 )
+NEXT_SENTENCES = Requirement(
+    "it predicts no next sentences",
+    "a model pre-trained on pairs, such as mini or bert-base-uncased",
+    NextSentenceTarget.is_predicted_by,
+)
 
 
 def make_target(inputs: EncodedInput, choice: Mapping[str, Any] | None = None) -> Target:
@@ -342,7 +347,7 @@ def make_target(inputs: EncodedInput, choice: Mapping[str, Any] | None = None) -
 
     Raises:
         DataError: the text or the model has no prediction of this kind.
-        NoHeadError: the model predicts nothing.
+        NoHeadError: the model predicts nothing, or no next sentences and these are chosen.
     """
     choice = choice or {}
     PREDICTION.check(inputs.model)
@@ -351,6 +356,8 @@ def make_target(inputs: EncodedInput, choice: Mapping[str, Any] | None = None) -
     if kind is None:
         first = next(iter(targets.values()))  # raises the error of a text without it
         return (_find_default(inputs) or first)(inputs, choice)
+    if kind == NextSentenceTarget.kind:
+        NEXT_SENTENCES.check(inputs.model)
     if kind not in targets:
         raise DataError(
             f"the model predicts no {truncate_repr(kind)}",

@@ -220,13 +220,7 @@ class Job:
             WrongModelError: the model makes vectors of another form.
         """
         loaded_model = self.loaded_model
-        prompt: str | None = None
-        if prompt_name is not None:
-            prompt = self.get_prompt(prompt_name)
-            is_query = is_query or loaded_model.is_for_queries(prompt_name)
-        elif not self.limits.default_prompt and not is_query:
-            prompt = ""
-        if is_query:
+        if is_query or loaded_model.is_for_queries(prompt_name):
             settings["is_query"] = True
         kind = TokenStatesRunner if form == "tokens" else EmbedRunner
         normalize = loaded_model.normalizes if normalize is None else normalize
@@ -237,7 +231,12 @@ class Job:
         runner = loaded_model.get_embed_runner(
             kind, normalize=normalize and not is_shortened, **settings
         )
-        prompt = embedder.prompt if prompt is None else prompt
+        if prompt_name is not None:
+            prompt = self.get_prompt(prompt_name)
+        elif self.limits.default_prompt or is_query:
+            prompt = embedder.prompt
+        else:
+            prompt = ""
         texts = [prompt + item.text for item in items if isinstance(item.text, str)]
         vectors = await self.compute(
             runner,
@@ -384,7 +383,10 @@ class Job:
 
         def truncate_rows(task: Task[Any]) -> Task[Any]:
             assert isinstance(task, TextTask)
-            values = task.settings.with_values(truncation=truncation, stride=stride)
+            pooling = settings.window_pooling if truncation == "windows" else "mean"
+            values = task.settings.with_values(
+                truncation=truncation, stride=stride, window_pooling=pooling
+            )
             return type(task)(task.tokenizer, values)
 
         limit = None if truncation == "windows" else settings.max_seq_length

@@ -51,6 +51,12 @@ class TypedText(PretrainingExample):
 
     encoding: Encoding | None = None
 
+    @property
+    def index(self) -> int:
+        """The number of its row."""
+        assert self.row is not None
+        return self.row
+
 
 class _Description(Settings):
     """The output of `ReplacedTokensTask.to_dict`."""
