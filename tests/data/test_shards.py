@@ -117,6 +117,10 @@ def test_bad_manifest_is_refused(corpus_dir: Path, tmp_path: Path) -> None:
         path.write_text(content)
         with pytest.raises(CheckpointError, match=message):
             Corpus.open(corpus_dir)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(CheckpointError, match=r"manifest\.json: cannot be read \(Is a directory\)$"):
+        Corpus.open(corpus_dir)
 
 
 def test_seen_texts_equal_a_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import signal
 import subprocess
@@ -19,6 +21,7 @@ from bertworks.inference.window_files import FileJob
 from bertworks.jobs import journal
 from bertworks.jobs.journal import Journal
 from bertworks.jobs.parallel import Workers
+from bertworks.utils.atomic_writes import writing
 from bertworks.utils.line_files import LineFile
 from tests.crashes import contents, crashing, needs_proc
 
@@ -367,14 +370,23 @@ def test_a_damaged_or_former_journal_is_refused(
     assert contents(folder) == whole
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_full_disk_keeps_what_is_finished(
+@pytest.mark.parametrize(
+    ("count", "number", "says"),
+    [
+        (1, errno.ENOSPC, "No space left.*. Make room, and run the same command again.$"),
+        (3, errno.ENOSPC, "Make room, and run the same command again. What is finished is kept."),
+        (3, errno.EACCES, "denied.*. Run the same command again. What is finished is kept."),
+    ],
+)
+def test_a_failure_to_write_keeps_what_is_finished(
     output: Output,
     whole: dict[str, bytes],
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     new_windows: list[int],
     count: int,
+    number: int,
+    says: str,
 ) -> None:
     append, num_lines = LineFile.append, 0
 
@@ -382,13 +394,13 @@ def test_a_full_disk_keeps_what_is_finished(
         nonlocal num_lines
         num_lines += 1
         if num_lines == 1 + count:  # the first has the settings
-            raise OutputError("cannot be written (No space left on device)", where=str(own.path))
+            with writing(own.path):
+                raise OSError(number, os.strerror(number))
         append(own, line)
 
     with monkeypatch.context() as patched:
         patched.setattr(LineFile, "append", append_or_fail)
-        kept = "What is finished is kept: make room" if count > 1 else "No space left"
-        with pytest.raises(OutputError, match=kept):
+        with pytest.raises(OutputError, match=says):
             output.write(folder / output.name, TEXTS, part=output.part)
     assert bool(list(folder.iterdir())) == (count > 1)
     new_windows.clear()
@@ -477,7 +489,7 @@ def test_parts_of_several_jobs_are_refused(output: Output, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["npy", "predictions"], indirect=True)
-def test_what_is_wrong_with_the_files_of_a_part_is_said(output: Output, tmp_path: Path) -> None:
+def test_faults_in_the_files_of_a_part_are_named(output: Output, tmp_path: Path) -> None:
     (out,) = make_parts(output, tmp_path, 1)
     manifest = out.with_name(f"{out.name}.json")
     content = manifest.read_bytes()

@@ -123,7 +123,8 @@ class Manifest(_Record):
 
         Raises:
             DataError: the directory has none: it is not a prepared corpus, or unfinished.
-            CheckpointError: the manifest is damaged, or was written in another format.
+            CheckpointError: the manifest cannot be read, is damaged, or was written in another
+                format.
         """
         path = directory / MANIFEST
         if directory.exists() and not directory.is_dir():
@@ -146,7 +147,9 @@ class Manifest(_Record):
                 where=str(directory),
                 fix="Make one with `bertworks prepare`.",
             ) from None
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise CheckpointError(f"cannot be read ({error.strerror})", where=str(path)) from None
+        except ValueError as error:
             raise _damage_error(path, str(error)) from None
         fix = "Prepare the corpus again, with --overwrite (overwrite=True) in the same directory."
         check_format_version(tree, FORMAT_VERSION, path, CheckpointError, fix=fix)

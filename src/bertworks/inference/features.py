@@ -18,6 +18,7 @@ from ..nn.encoder import Encoder, HasEncoder
 from ..nn.pooling import pool
 from ..nn.vector_modules import VectorModules
 from ..packed import Packed
+from ..settings.pooling import modes_of
 from ..text.encoding import Encoding, with_marks
 from ..text.tokenizer import Tokenizer
 from .engine import check_finite
@@ -25,8 +26,6 @@ from .frozen_native import FrozenNativeEncoder
 from .frozen_network import frozen_form
 from .settings import EmbedSettings, EngineSettings, LayerSettings, TokenSettings
 from .text_embedding import EncodedText, TextEmbedder, TextReader, VectorEmbedder
-
-_TOKENS_OF_A_THREAD = 2048
 
 
 class HiddenStateExtractor(TextReader):
@@ -133,7 +132,7 @@ class Embedder(NetworkEmbedder, VectorEmbedder):
                 raise SettingsError("pooling='pooler' uses only the last layer")
             if not settings.include_prompt:
                 raise SettingsError("pooling='pooler' includes the prompt")
-        pooled_width = self.token_width * (1 + self.pooling.count("+"))
+        pooled_width = self.token_width * len(modes_of(self.pooling))
         self._width = pooled_width if modules is None else modules.output_width(pooled_width)
 
     def _device_packs(

@@ -196,8 +196,8 @@ def start(
 
     Args:
         target: the function.
-        given: the first object to send through the pipe; if it refers to definitions in the user's
-            script, the process runs the script again, to find them.
+        first_object: is sent through the pipe; if it refers to definitions in the user's script,
+            the process runs the script again, to find them.
         daemon: whether the process ends with this one, and cannot start processes.
 
     Returns:

@@ -128,7 +128,7 @@ class ResumableJob(Generic[WindowT, RecordT]):
         except OutputError as error:
             if not self.records:
                 raise
-            fix = "What is finished is kept: make room, and run the same command again to resume."
+            fix = f"{error.fix or 'Run the same command again.'} What is finished is kept."
             raise OutputError(error.what, where=error.where, fix=fix) from None
 
     def _pending(
