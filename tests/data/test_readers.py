@@ -22,7 +22,7 @@ from bertworks.data.document_formats import read_text, read_wiki
 from bertworks.data.documents import CorpusSource, ReadCounts, read_documents
 from bertworks.data.lines import read_lines
 from bertworks.data.reading import Reading
-from bertworks.errors import BertworksError, DataError
+from bertworks.errors import BertworksError, BertworksWarning, DataError
 
 from .files import zstd
 
@@ -302,6 +302,7 @@ BAD = {
         "f.jsonl:1: .*surrogate",
         [["B"]],
     ),
+    "only a mark": ("f.jsonl", "\ufeff".encode(), "f.jsonl: the file holds no text", []),
     "empty": ("f", b"", "f: the file holds no text", []),
     "blank": ("f", b"\n \n", "f: the file holds no text", []),
     "not gzip": ("f.gz", b"text", "f.gz: cannot be read .*not gzip", []),
@@ -384,6 +385,26 @@ def test_only_what_is_read_of_a_parquet_file_may_be_too_long(tmp_path: Path) -> 
 def test_only_string_column_is_chosen(tmp_path: Path) -> None:
     (tmp_path / "f.jsonl").write_text('{"id": 1, "body": "A"}\n{"id": 2, "body": "B"}')
     assert paragraphs(tmp_path / "f.jsonl") == [["A"], ["B"]]
+
+
+def test_a_named_column_shows_that_a_table_has_a_header(tmp_path: Path) -> None:
+    (tmp_path / "f.tsv").write_text("no\tbody\na\tB\nc\tD\n")
+    assert paragraphs(tmp_path / "f.tsv", column="body") == [["B"], ["D"]]
+
+
+@pytest.mark.parametrize(
+    ("content", "advice"),
+    [
+        ("title,body\nA,B c\n", "write a line of column names above$"),
+        ("Ab c,d e\nFg h,i j\n", r"give --column NAME \(column=NAME\)$"),
+    ],
+)
+def test_a_doubtful_header_of_a_corpus_is_named_without_options_of_tables(
+    tmp_path: Path, content: str, advice: str
+) -> None:
+    (tmp_path / "f.csv").write_text(content)
+    with pytest.warns(BertworksWarning, match=advice):
+        paragraphs(tmp_path / "f.csv", skip_bad=True)
 
 
 def test_data_sets_of_the_hub_are_read(tmp_path: Path) -> None:

@@ -168,7 +168,11 @@ def _documents_in(file: str, format: DataFormat, reading: Reading) -> Iterator[D
     if readers.records is not None:
         return documents_of(readers.records(read(reading), file, reading), reading)
     if readers.fields is not None:
-        return documents_of(open_separated(file, read, format, readers.fields, reading), reading)
+        names = () if reading.column is None else (reading.column,)
+        table = open_separated(
+            file, read, format, readers.fields, reading, column_names=names, is_corpus=True
+        )
+        return documents_of(table, reading)
     return read_parquet_documents(file, reading)
 
 

@@ -189,7 +189,7 @@ _ONE_A_LINE = (
 def read_json_lines(lines: Lines, name: str, reading: Reading) -> Iterator[LocatedRow]:
     """Read a JSON object from each line that is not blank, or questions as in SQuAD."""
     for number, line in lines:
-        if line.isspace():
+        if not line.strip():
             continue
         where = f"{name}:{number}"
         try:

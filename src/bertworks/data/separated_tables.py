@@ -22,6 +22,7 @@ from .rows import LocatedRow, Rows, check_distinct, sample, sample_of
 from .streams import suffix_of
 
 _LINES = 400
+_HEADER, _NO_HEADER = "give --header (header=true)", "give --no-header (header=false)"
 _MAX_FIELD = 1 << 24  # characters; in a longer quoted field, the closing quote is missing
 
 Record: TypeAlias = tuple[int, list[str]]
@@ -37,6 +38,7 @@ def open_separated(
     *,
     column_names: Sequence[str] = (),
     header: bool | None = None,
+    is_corpus: bool = False,
 ) -> Rows:
     """Open the lines of a TSV or CSV file as a table.
 
@@ -47,6 +49,7 @@ def open_separated(
         split: splits lines into records.
         column_names: expected column names: a first line that contains one of them is a header.
         header: whether the first line has column names; detected if None.
+        is_corpus: whether the rows become documents; `header` is no option of corpora.
 
     Raises:
         DataError: the file is empty, or its fields seem to have another separator.
@@ -62,7 +65,9 @@ def open_separated(
     if not some:
         raise DataError("the file is empty", where=name)
     check_separator(name, some, column_names, format)
-    has_header = _has_header(name, some, column_names) if header is None else header
+    has_header = header
+    if has_header is None:
+        has_header = _has_header(name, some, column_names, is_corpus=is_corpus)
     columns = _column_names(name, some[0], has_header)
 
     def rows(reading: Reading) -> Iterator[LocatedRow]:
@@ -168,7 +173,9 @@ def _without_end(line: str) -> str:
     return line.removesuffix("\n").removesuffix("\r")
 
 
-def _has_header(path: str, sample: Sequence[Sequence[str]], column_names: Sequence[str]) -> bool:
+def _has_header(
+    path: str, sample: Sequence[Sequence[str]], column_names: Sequence[str], *, is_corpus: bool
+) -> bool:
     """Return whether the first line is a header; warn if it could be either."""
     one = len(sample[0]) == 1
     is_header, is_certain = classify_first_line(sample[0], sample[1:], column_names)
@@ -177,11 +184,12 @@ def _has_header(path: str, sample: Sequence[Sequence[str]], column_names: Sequen
     if not is_certain:
         verb, name = ("is", "a column name") if one else ("are", "column names")
         read = f"{verb} read as {name if is_header else 'data'}"
-        fix = (
-            f"If {'it is' if one else 'they are'} data, give --no-header (header=false)"
-            if is_header
-            else f"If {'it is' if one else 'they are'} {name}, give --header (header=true)"
-        )
+        meaning = f"{'it is' if one else 'they are'} {'data' if is_header else name}"
+        if is_header:
+            option = "write a line of column names above" if is_corpus else _NO_HEADER
+        else:
+            option = "give --column NAME (column=NAME)" if is_corpus else _HEADER
+        fix = f"If {meaning}, {option}"
         warnings.warn(
             f"{path}:1: {shorten_list(sample[0])} {read}. {fix}", BertworksWarning, stacklevel=3
         )
