@@ -78,17 +78,26 @@ def test_texts_come_to_lie_as_with_the_teacher(tmp_path: Path, teacher: Path) ->
     assert trained_model.evaluate(PAIRS).metrics.keys() >= {"pearson", "spearman"}
 
 
-def test_dev_is_of_pairs(tmp_path: Path, teacher: Path) -> None:
+@pytest.mark.parametrize(
+    ("names", "settings"),
+    [
+        (("sentence1", "sentence2", "score"), {}),
+        (("query", "passage", "score"), {"score_column": "score"}),  # as the student's own columns
+    ],
+)
+def test_dev_is_of_pairs(
+    tmp_path: Path, teacher: Path, names: tuple[str, ...], settings: dict[str, Any]
+) -> None:
     stream = io.StringIO()
     result = finetune(
         student(),
         "retrieval",
         train=[{"text": text} for text in TEXTS],
-        dev=PAIRS,
+        dev=[dict(zip(names, pair.values(), strict=True)) for pair in PAIRS],
         out=tmp_path / "run",
         teacher=str(teacher),
         progress=Progress(stream, every=0),
-        **{**FAST, "epochs": 1},
+        **{**FAST, "epochs": 1, **settings},
     )
     assert "teacher 200/200" in stream.getvalue()
     assert result.metrics.keys() == {"loss", "pearson", "spearman"}

@@ -15,6 +15,7 @@ distillation" also uses principal axes if the teacher is wider.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...data.rows import Row
+from ...data.rows import Row, Rows
 from ...nn.config import EncoderConfig
 from ...packed import Batch
 from ...text.tokenizer import Tokenizer
@@ -124,6 +125,11 @@ class StudentTask(RetrievalTask):
         if self.text_column is None:
             return super().columns_text
         return f"text = {self.text_column!r}, with its teacher's vector"
+
+    def for_table(self, rows: Rows, *, labelled: bool) -> Self:
+        task = super().for_table(rows, labelled=labelled)
+        # Other tables have pairs, also if their columns have the same names.
+        return type(self)(self.tokenizer, self.settings) if task is self else task
 
     def build_examples(
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool

@@ -104,9 +104,12 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         return cls(tokenizer, RetrievalSettings.parse(values))
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
-        columns = self.columns
+        columns, settings = self.columns, self.settings
         roles = columns if labelled else ("query", "passage")
-        if {name for role in roles for name in names_of(columns[role])} <= set(rows.columns):
+        names = {name for role in roles for name in names_of(columns[role])}
+        # A student's training rows have no scores to detect the range of.
+        needs_range = labelled and columns["score"] is not None and settings.score_range is None
+        if names <= set(rows.columns) and not needs_range:
             return self
         has_texts = {columns["query"], columns["passage"]} <= set(rows.columns)
         table_columns = {
@@ -120,8 +123,8 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         values = self._settings_of_columns(columns)
         if isinstance(score := columns["score"], str):
             sample = [read_finite_number(row, score, rows.name) for row in rows.sample]
-            values["score_range"] = self.settings.score_range or find_score_range(sample)
-        return type(self)(self.tokenizer, self.settings.with_values(**values))
+            values["score_range"] = settings.score_range or find_score_range(sample)
+        return type(self)(self.tokenizer, settings.with_values(**values))
 
     @property
     def sentence(self) -> SentenceSettings:
