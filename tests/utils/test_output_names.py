@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from bertworks.analysis import search
 from bertworks.checkpoints import locate
+from bertworks.inference import window_files
 from bertworks.text import file_names
 from bertworks.utils.output_names import foreign_file
 
@@ -28,6 +30,17 @@ def test_files_of_tokenizers_are_our_own_and_are_loaded_from_the_hub(
 )
 def test_saved_models_have_only_our_own_files(name: str) -> None:
     assert foreign_file(SAVED_MODELS / name) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["teacher.npy", search._VECTORS, search._SPARSE_VECTORS, search._TOKEN_VECTORS]
+)
+def test_files_of_vectors_are_our_own(name: str, tmp_path: Path) -> None:
+    out = tmp_path / name
+    paths = (window_files.manifest_path, window_files.journal_path, window_files._part_path)
+    for path in (out, *(path_of(out) for path_of in paths)):
+        path.write_text("")
+        assert foreign_file(tmp_path) is None
 
 
 def test_a_file_of_another_program_is_foreign(tmp_path: Path) -> None:

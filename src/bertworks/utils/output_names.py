@@ -23,18 +23,14 @@ _RUN = (
     *("settings.yaml", "sessions.jsonl", "outcome.json", "evaluation.json", "report.html"),
     *("data.json", "samples.json", "state.json", r"step-\d+\.safetensors"),
     *(r"(weights|optimizer)[\w-]*\.safetensors", r"events\.out\.tfevents\..+"),
-    *(
-        "grid.json",
-        "grid.md",
-        "result.json",
-        r"teacher\.npy(\.json|\.part|\.journal)?",
-        "states.npy",
-    ),
+    *("grid.json", "grid.md", "result.json", "states.npy"),
+    r"teacher\.npy(\.json|\.part|\.journal)?",
 )
 _EXPERIMENTS = (
     *("glue.json", "glue.md", "results.json", "table.md"),
     *("lab.json", "lab.md", "lineage.json", "lineage.md", r"lab-.+\.svg"),
-    *("lineage.svg", r"vectors\.npy(\.json|\.part|\.journal|\.faiss)?"),
+    *("lineage.svg", r"vectors\.npy\.faiss"),
+    r"vectors\.(npy|npz|safetensors)(\.json|\.part|\.journal)?",
 )
 _OWN = re.compile("|".join((*_MODEL, *_CORPUS, *_RUN, *_EXPERIMENTS)))
 _COMMON = re.compile(
