@@ -39,6 +39,7 @@ from .conftest import CPU, SMALL, World, bertworks, fails, succeeds
         (["next-sentence", "m", "a"], "missing argument 'B'"),
         (["tokenize", "m"], "TEXT"),
         (["demo", "now"], "unexpected extra argument"),
+        (["lab", "x"], "'WHAT': 'x' is not one of 'list', "),
     ],
 )
 def test_mistyped_command_lines_are_refused(words: list[str], says: str) -> None:

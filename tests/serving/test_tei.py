@@ -77,9 +77,10 @@ def test_embed_all_gives_each_token_its_vector(server: Running, get_model) -> No
 
 
 def test_sparse_vectors_are_refused(server: Running) -> None:
-    answer = server.post("/embed_sparse", {"inputs": TEXT})
-    assert answer.status_code == 424
-    assert "no sparse vectors" in answer.json()["error"]
+    for more in ({}, {"prompt_name": "none"}):  # the model's fault comes first
+        answer = server.post("/embed_sparse", {"inputs": TEXT, **more})
+        assert answer.status_code == 424
+        assert "no sparse vectors" in answer.json()["error"]
 
 
 def test_predict_takes_a_text_a_pair_and_batches(server: Running) -> None:

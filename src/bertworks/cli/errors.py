@@ -78,7 +78,7 @@ def usage_errors_in_a_line() -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        message = error.format_message().rstrip(".")
+        message = error.format_message().rstrip(".").replace("Value error, ", "", 1)
         command = "bertworks" if error.ctx is None else error.ctx.command_path
         stop = "" if message.endswith(("?", ")")) else "."
         fail(f"{message[:1].lower()}{message[1:]}{stop} Try: {command} --help", 2)
