@@ -266,6 +266,22 @@ def test_full_disk_keeps_finished_shards(tokenizer: Tokenizer, text: Path, tmp_p
     assert reports[-1] > 3
 
 
+def test_a_part_without_shards_is_made_again_after_a_failure(
+    tokenizer: Tokenizer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(own: Manifest, directory: Path) -> None:
+        assert (directory / "tokenizer").exists()
+        raise OutputError("cannot be written")
+
+    options: dict[str, Any] = {"tokenizer": tokenizer, "exclude": [text], "part": "999/999"}
+    with monkeypatch.context() as patched:
+        patched.setattr(Manifest, "write", fail)
+        with pytest.raises(OutputError, match="cannot be written"):
+            prepare(text, out=tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+    assert not prepare(text, out=tmp_path / "out", **options).shards
+
+
 def test_a_corpus_in_another_format_is_refused(
     tokenizer: Tokenizer, text: Path, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -196,6 +197,8 @@ class _Run:
                     # The next run may prepare another corpus. A shard may lack its record.
                     for shard in directory.glob("shard-*.arrow"):
                         shard.unlink()
+                    (directory / EXCLUDED_FILE).unlink(missing_ok=True)
+                    shutil.rmtree(directory / TOKENIZER, ignore_errors=True)
                     is_finished = True
                 if is_finished:
                     journal.remove()
@@ -267,6 +270,8 @@ class _Run:
                 json.dumps(asdict(one), ensure_ascii=False) for one in counts.excluded_documents
             )
             write_file(directory / EXCLUDED_FILE, "".join(f"{line}\n" for line in lines))
+        if not (directory / MANIFEST).exists():  # a killed job may have had another tokenizer
+            shutil.rmtree(directory / TOKENIZER, ignore_errors=True)
         make_directory(directory / TOKENIZER)
         # File by file, so that others who read a finished corpus find each; repairs damaged files.
         write_definition(self._tokenizer.definition, directory / TOKENIZER)
