@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from bertworks.checkpoints.sentence import SentenceSettings
 from bertworks.errors import CheckpointError, NeedsPyTorchError
 from bertworks.inference.native_model import NativeModel
 from bertworks.native.library import has_kernels
-from bertworks.nn.vector_module_settings import DenseSettings, NormalizeSettings
+from bertworks.nn.vector_module_settings import DenseSettings, DropoutSettings, NormalizeSettings
 from bertworks.nn.vector_modules import VectorModules
 
 needs_kernels = pytest.mark.skipif(
@@ -116,6 +117,52 @@ def test_modules_after_pooling_equal_the_networks(tmp_path: Path) -> None:
     assert actual.shape == (5, 24)
     assert actual == pytest.approx(expected, abs=1e-6)
     assert np.array_equal(native.embed(TEXTS[:1], precision="bf16"), actual[:1])
+    (directory,) = (tmp_path / "model").glob("2_Dense")
+    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
+    with pytest.raises(NeedsPyTorchError, match=r"a module without model\.safetensors"):
+        bw.load(tmp_path / "model", backend="native")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"family": "distilbert", "type_vocab_size": 0, "classifier": "relu"},
+        {"family": "bertworks", "type_vocab_size": 1, "position_offset": 2},
+    ],
+    ids=lambda values: values["family"],
+)
+def test_other_families_equal_the_networks(values: dict[str, Any], tmp_path: Path) -> None:
+    make_model(**values).save(tmp_path / "model")
+    network, native = (bw.load(tmp_path / "model", backend=one) for one in ("torch", "native"))
+    assert np.array_equal(native.embed(TEXTS), network.embed(TEXTS))
+
+
+def test_modules_without_weights_equal_the_networks(tmp_path: Path) -> None:
+    model = make_model()
+    expected = model.embed(TEXTS, precision="bf16")
+    model.modules = VectorModules([NormalizeSettings(), DropoutSettings()]).eval()
+    model.save(tmp_path / "model")
+    for backend in ("torch", "native"):
+        vectors = bw.load(tmp_path / "model", backend=backend).embed(TEXTS, precision="bf16")
+        assert vectors == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_weights_that_are_computed_from_others_are_used() -> None:
+    model = make_model()
+    expected = model.embed(TEXTS, precision="bf16")
+    torch.nn.utils.weight_norm(model.encoder.layers[0].feed_forward.output)  # type: ignore[arg-type]
+    assert model.embed(TEXTS, precision="bf16") == pytest.approx(expected, abs=0.01)
+
+
+def test_changed_or_deleted_files_are_an_error_at_the_next_precision(tmp_path: Path) -> None:
+    make_model().save(tmp_path / "model")
+    native = bw.load(tmp_path / "model", backend="native")
+    native.embed("a", precision="bf16")
+    (tmp_path / "model" / "model.safetensors").unlink()
+    assert native.embed("a", precision="bf16").shape == (1, 64)
+    with pytest.raises(CheckpointError, match="has changed since it was loaded"):
+        native.embed("a", precision="fp32")
 
 
 def test_a_process_without_pytorch_computes_the_same_bits(tmp_path: Path) -> None:
@@ -140,9 +187,14 @@ def test_methods_and_settings_that_need_pytorch_say_so(tmp_path: Path) -> None:
     with pytest.raises(NeedsPyTorchError, match=r"fill_mask .* needs PyTorch"):
         native.fill_mask("a")
     assert not hasattr(native, "evaluate")
-    make_model(norm_first=True, family="bertworks").save(tmp_path / "other")
-    with pytest.raises(NeedsPyTorchError, match="norm_first"):
-        bw.load(tmp_path / "other", backend="native")
+    for name, value in (("norm_first", True), ("num_hidden_layers", 0)):
+        make_model(**{name: value}, family="bertworks").save(tmp_path / name)
+        with pytest.raises(NeedsPyTorchError, match=name):
+            bw.load(tmp_path / name, backend="native")
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
+    with pytest.raises(NeedsPyTorchError, match="an adapter needs PyTorch"):
+        bw.load(tmp_path / "adapter", backend="native")
     with pytest.raises(NeedsPyTorchError, match="adapter=one"):
         bw.load(tmp_path / "model", backend="native", adapter="one")  # type: ignore[call-overload]
 

@@ -12,7 +12,8 @@ from ..utils.remote import fetch_folder, is_remote
 BUNDLED_MODELS = {"mini": "mini", "mini-sentences": "mini_sentences"}
 """The bundled models (`docs/mini.md`, `docs/mini-sentences.md`): the folder of each, by name."""
 
-_CONFIGURATIONS = ("config.json", "bert_config.json", "modules.json", "adapter_config.json")
+ADAPTER_CONFIG = "adapter_config.json"
+_CONFIGURATIONS = ("config.json", "bert_config.json", "modules.json", ADAPTER_CONFIG)
 """Files of which each model has one: also the original release's, static models', adapters'."""
 _HUB_FILES = ("*.json", "*.txt", "*.model", "*.codes")  # * matches / too
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*/pytorch_model.bin")
@@ -86,6 +87,11 @@ def locate(name: str | Path, *, weights: bool = True) -> Path:
     raise _no_model(problem, name)
 
 
+def is_adapter(directory: Path) -> bool:
+    """Whether a directory holds an adapter of the `peft` library, and no model."""
+    return (directory / ADAPTER_CONFIG).exists() and not (directory / "config.json").exists()
+
+
 def locate_with_adapter(
     name: str | Path, base: str | Path | None = None
 ) -> tuple[Path, Path | None]:
@@ -97,7 +103,7 @@ def locate_with_adapter(
     Raises:
         CheckpointError: as `locate`; or a base is given for a whole model.
     """
-    from .peft_adapters import base_name, is_adapter
+    from .peft_adapters import base_name
 
     directory = locate(name)
     if is_adapter(directory):

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from ..errors import CheckpointError, truncate_repr
 from .family import Family
+from .locate import ADAPTER_CONFIG
 from .weight_files import read_json
 from .weights import read_weights_file
 
-CONFIG = "adapter_config.json"
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 _PREFIX = "base_model.model."
 _MODEL_CLASSES = {
@@ -31,22 +31,17 @@ _MODEL_CLASSES = {
 }
 
 
-def is_adapter(directory: Path) -> bool:
-    """Whether a directory holds an adapter, and no model."""
-    return (directory / CONFIG).exists() and not (directory / "config.json").exists()
-
-
 def base_name(directory: Path) -> str:
     """The name of an adapter's base model.
 
     Raises:
         CheckpointError: the file is damaged, or names none.
     """
-    name = read_json(directory / CONFIG).get("base_model_name_or_path")
+    name = read_json(directory / ADAPTER_CONFIG).get("base_model_name_or_path")
     if not isinstance(name, str) or not name:
         raise CheckpointError(
             "the adapter does not name its base model",
-            where=str(directory / CONFIG),
+            where=str(directory / ADAPTER_CONFIG),
             fix='Give it: --base MODEL (load(…, base="…")). convert writes the merged model.',
         )
     return name
@@ -65,8 +60,8 @@ def merge_adapter(
         CheckpointError: a file is damaged, the kind of adapter is not supported, or it does not fit
             the base model.
     """
-    config = read_json(directory / CONFIG)
-    where = str(directory / CONFIG)
+    config = read_json(directory / ADAPTER_CONFIG)
+    where = str(directory / ADAPTER_CONFIG)
     _check_kind(config, where)
     weights = _read_weights(directory)
     lows: dict[str, dict[str, Tensor]] = {}

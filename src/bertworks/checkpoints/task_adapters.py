@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError, truncate_repr
-from .peft_adapters import CONFIG
+from .locate import ADAPTER_CONFIG
 from .sentence import SentenceSettings
 from .weight_files import read_json
 
@@ -50,7 +50,7 @@ def list_adapters(directory: Path, config: Mapping[str, Any]) -> tuple[TaskAdapt
     """
     inside = config.get("lora_adaptations")
     names = inside if isinstance(inside, list) else []
-    folders = sorted(file.parent for file in directory.glob(f"*/{CONFIG}"))
+    folders = sorted(file.parent for file in directory.glob(f"*/{ADAPTER_CONFIG}"))
     return (
         *(TaskAdapter(str(name), None) for name in names),
         *(TaskAdapter(folder.name, folder) for folder in folders),

@@ -141,15 +141,15 @@ def unchanged_file(file: Path) -> Iterator[None]:
     Raises:
         CheckpointError: another program wrote to it.
     """
-    state = _state(file)
+    state = state_of(file)
     yield
-    if _state(file) != state:
+    if state_of(file) != state:
         raise CheckpointError(
             "was changed while it was read", where=str(file), fix="Load it when it is complete."
         )
 
 
-def _state(file: Path) -> tuple[int, int, int] | None:
+def state_of(file: Path) -> tuple[int, int, int] | None:
     """Return a file's inode, size and time; None if it is missing."""
     try:
         stat = file.stat()

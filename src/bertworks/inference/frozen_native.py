@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -252,7 +253,10 @@ class _Parts(NamedTuple):
 
     @staticmethod
     def from_layer(layer: Layer) -> _Parts | None:
-        """Return None if a part is not of the package's classes, such as an adapter."""
+        """Return None if a part is not of the package's classes, such as an adapter.
+
+        Or if its weight is not a parameter, but computed from others (`weight_norm`).
+        """
         attention, feed_forward = layer.attention, layer.feed_forward
         if (
             type(layer) is not Layer
@@ -270,7 +274,9 @@ class _Parts(NamedTuple):
             return None
         if not (type(first) is LayerNorm and type(second) is LayerNorm):
             return None
-        return _Parts((inputs, output, intermediate, last), (first, second))
+        parts = _Parts((inputs, output, intermediate, last), (first, second))
+        has_parameters = all(isinstance(part.weight, nn.Parameter) for part in chain(*parts))
+        return parts if has_parameters else None
 
     def have_shapes_of(self, config: EncoderConfig) -> bool:
         """Whether the parts have the shapes of `config`."""

@@ -77,7 +77,7 @@ def frozen_form(
     Raises:
         SettingsError: `deterministic` on another device than the CPU.
     """
-    device = next(network.parameters()).device
+    device = _first_weight(network).device
     if deterministic and device.type != "cpu":
         raise SettingsError(
             f"deterministic=true: on {device.type} a text's bits depend on its batch",
@@ -143,6 +143,11 @@ class FrozenNetwork:
         return any(id(tensor) in ids for tensor in self._tensors)
 
 
+def _first_weight(network: nn.Module) -> Tensor:
+    """A network's first parameter; an empty tensor for a network without any, as `Normalize`."""
+    return next(network.parameters(), torch.empty(0))
+
+
 def _middle_number(tensor: Tensor) -> Iterator[NDArray[Any]]:
     """Yield a view of a number in the middle of a tensor's memory, if NumPy can read it."""
     known = tensor.is_cpu and tensor.dtype in (torch.float32, torch.float64)
@@ -186,7 +191,7 @@ class FrozenNetworkBuilder:
         fixed_rows: bool,
         native: bool,
     ) -> None:
-        weight = next(network.parameters())
+        weight = _first_weight(network)
         self.quantized = {
             part
             for module in network.modules()

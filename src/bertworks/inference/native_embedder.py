@@ -9,7 +9,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from ..checkpoints.sentence_modules import ModuleFiles
-from ..checkpoints.weight_files import SAFETENSORS, find_weight_files, list_arrays
+from ..checkpoints.weight_files import PYTORCH, SAFETENSORS, find_weight_files, list_arrays
 from ..errors import CheckpointError, needs_pytorch_error
 from ..native.quantization import to_floats
 from ..nn.vector_module_settings import (
@@ -55,7 +55,10 @@ class NativeModules:
         for settings, directory in zip(files.settings, files.directories, strict=True):
             where = str(directory)
             shapes = _shapes_of(settings, where)
-            arrays = list_arrays(find_weight_files(directory, SAFETENSORS)) if shapes else {}
+            files = find_weight_files(directory, SAFETENSORS) if shapes else []
+            if not files and shapes and find_weight_files(directory, PYTORCH):
+                raise needs_pytorch_error(f"a module without {SAFETENSORS}", where=where)
+            arrays = list_arrays(files)
             if {name: one.shape for name, one in arrays.items()} != shapes:
                 expected = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
                 raise CheckpointError(

@@ -104,6 +104,7 @@ def unsupported_part(config: EncoderConfig) -> str | None:
         f"positions={config.positions}": config.positions != "rotary",
         "a score bias": bias is None or bias.has_numbers_only,
         "an order of queries, keys and values": config.query_key_value_order == "part",
+        "num_hidden_layers=0": config.num_hidden_layers > 0,
         "norm_first": not config.norm_first,
         "gated": not config.gated,
         f"hidden_act={config.hidden_act}": config.hidden_act in ACTIVATIONS,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NoReturn, Unpack
 
 from ..checkpoints.families import family_of
-from ..checkpoints.locate import locate
+from ..checkpoints.locate import is_adapter, locate
 from ..checkpoints.sentence import (
     SentenceSettings,
     has_query_route,
@@ -56,6 +56,8 @@ class NativeModel(EmbeddingModel):
             NeedsPyTorchError: it cannot be used without PyTorch.
         """
         whole_directory, source = locate(name), str(name)
+        if is_adapter(whole_directory):
+            raise needs_pytorch_error("an adapter", where=source)
         if has_query_route(whole_directory):
             raise needs_pytorch_error("a model with other modules for queries", where=source)
         directory = transformer_directory(whole_directory)

@@ -25,6 +25,7 @@ from ..checkpoints.weight_files import (
     StoredArray,
     find_weight_files,
     list_arrays,
+    state_of,
     unchanged_file,
 )
 from ..checkpoints.wrappers import remove_wrapper_names
@@ -91,7 +92,7 @@ class NativeNetwork:
         self, directory: Path, config: EncoderConfig, family: Family, heads: Collection[str] = ()
     ) -> None:
         self.config, self._where = config, str(directory)
-        self._keys = family.keys_for(config)
+        self._family, self._keys = family, family.keys_for(config)
         self._encoders: dict[Precision, NativeEncoder] = {}
         self._lock = Lock()
         part = unsupported_part(config) or _unsupported_weights(config)
@@ -100,7 +101,7 @@ class NativeNetwork:
         self._files = find_weight_files(directory, SAFETENSORS)
         if not self._files:
             raise needs_pytorch_error(f"a model without {SAFETENSORS}", where=self._where)
-        self._times = [file.stat().st_mtime_ns for file in self._files]
+        self._states = [*map(state_of, self._files)]
         file_arrays = remove_wrapper_names(list_arrays(self._files), family, self._where)
         self._file_arrays = {
             family.normalize_tensor_name(name): one for name, one in file_arrays.items()
@@ -128,7 +129,7 @@ class NativeNetwork:
             return self._encoders[native_precision]
 
     def _make_encoder(self, precision: Precision) -> NativeEncoder:
-        if [file.stat().st_mtime_ns for file in self._files] != self._times:
+        if [*map(state_of, self._files)] != self._states:
             raise CheckpointError("has changed since it was loaded", where=self._where)
         config, int8 = self.config, precision == "int8"
         # With 8-bit products, all other numbers are bfloat16 if the processor has it.
@@ -210,7 +211,7 @@ class NativeNetwork:
         return FixedCodes(steps, start, slope, shift)
 
     def _has(self, name: str) -> bool:
-        return all(part in self._arrays for part in self._keys.theirs(name))
+        return self._family.has(name, self._arrays)
 
     def _decode(self) -> dict[str, FileArray]:
         """The arrays by their names; matrices of 8-bit numbers become one array each."""
