@@ -200,6 +200,33 @@ def test_methods_and_settings_that_need_pytorch_say_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("end", "factor", "message"),
+    [
+        ("calibrated_inputs", None, "has no '.calibrated_inputs'"),
+        ("calibrated_shift", None, "has no '.calibrated_shift'"),
+        ("calibrated_inputs", 0, "holds an impossible number"),
+        ("calibrated_shift", torch.nan, "holds an impossible number"),
+    ],
+)
+def test_damaged_calibration_is_an_error(
+    end: str, factor: float | None, message: str, tmp_path: Path
+) -> None:
+    model = make_model()
+    model.calibrate(TEXTS)
+    model.save(tmp_path / "model", precision="int8")
+    file = tmp_path / "model" / "model.safetensors"
+    tensors = load_file(file)
+    for name in [name for name in tensors if name.endswith(f"layer.1.output.dense.weight.{end}")]:
+        tensor = tensors.pop(name)
+        if factor is not None:
+            tensors[name] = tensor * factor
+    save_file(tensors, file)
+    for backend in ("native", "torch"):
+        with pytest.raises(CheckpointError, match=message):
+            bw.load(tmp_path / "model", backend=backend)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
     ("name", "value", "message"),
     [
         ("bert.extra", torch.zeros(2), "is not known"),

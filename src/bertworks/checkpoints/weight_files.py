@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +95,29 @@ def list_arrays(files: list[Path]) -> dict[str, StoredArray]:
             offset = 8 + size + entry["data_offsets"][0]
             arrays[name] = StoredArray(file, offset, tuple(entry["shape"]), entry["dtype"])
     return arrays
+
+
+def check_calibration(
+    matrix: str,
+    shape: Sequence[int],
+    inputs: NDArray[Any] | None,
+    shift: NDArray[Any] | None,
+    where: str,
+) -> None:
+    """Check the arrays that a calibrated matrix of a name and shape needs; see `INPUTS`.
+
+    Raises:
+        CheckpointError: one is missing, has another shape or type, or holds an impossible number.
+    """
+    for end, array, shapes in (
+        (INPUTS, inputs, ((2, 1), (2, shape[-1]))),
+        (SHIFT, shift, ((shape[0],),)),
+    ):
+        if array is None or array.dtype != np.float32 or array.shape not in shapes:
+            what = f"{matrix!r} has no {end!r}, or one of another shape or type"
+            raise CheckpointError(what, where=where)
+        if not np.isfinite(array).all() or (end == INPUTS and not (array[0] > 0).all()):
+            raise CheckpointError(f"{matrix + end!r} holds an impossible number", where=where)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -34,6 +35,7 @@ from .weight_files import (
     SAFETENSORS,
     SCALES,
     SHIFT,
+    check_calibration,
     find_weight_files,
     unchanged_file,
 )
@@ -75,7 +77,8 @@ def read_weights(
                 )
             tensors[whole] = dequantize_rows(codes, scales)
             if suffix == CALIBRATED_CODES:
-                _check_calibration(tensors, whole, str(directory))
+                inputs, shift = (_to_array(tensors.get(whole + end)) for end in (INPUTS, SHIFT))
+                check_calibration(whole, codes.shape, inputs, shift, str(directory))
                 tensors[whole] /= tensors[whole + INPUTS][0]
                 calibration_names |= {whole + INPUTS, whole + SHIFT}
     for name in tensors:
@@ -95,21 +98,10 @@ def read_weights_file(file: Path) -> dict[str, Tensor]:
         return {name: tensor.clone() for name, tensor in _read_file(file).items()}
 
 
-def _check_calibration(tensors: Mapping[str, Tensor], whole: str, where: str) -> None:
-    """Check the tensors that a calibrated matrix needs.
-
-    Raises:
-        CheckpointError: one is missing, has another shape or type, or holds an impossible number.
-    """
-    outputs, inputs = tensors[whole].shape[0], tensors[whole].shape[-1]
-    for suffix, shapes in ((INPUTS, ((2, 1), (2, inputs))), (SHIFT, ((outputs,),))):
-        tensor = tensors.get(whole + suffix)
-        if tensor is None or tensor.dtype is not torch.float32 or tuple(tensor.shape) not in shapes:
-            raise CheckpointError(
-                f"{whole!r} has no {suffix!r}, or one of another shape or type", where=where
-            )
-        if not tensor.isfinite().all() or (suffix == INPUTS and not (tensor[0] > 0).all()):
-            raise CheckpointError(f"{whole + suffix!r} holds an impossible number", where=where)
+def _to_array(tensor: Tensor | None) -> NDArray[Any] | None:
+    """A float32 tensor as an array, without a copy; None for any other."""
+    is_float = tensor is not None and tensor.dtype is torch.float32
+    return tensor.numpy() if tensor is not None and is_float else None
 
 
 def write_weights(file: Path, tensors: Mapping[str, Tensor], **metadata: str) -> None:

@@ -55,10 +55,10 @@ class NativeModules:
         for settings, directory in zip(files.settings, files.directories, strict=True):
             where = str(directory)
             shapes = _shapes_of(settings, where)
-            files = find_weight_files(directory, SAFETENSORS) if shapes else []
-            if not files and shapes and find_weight_files(directory, PYTORCH):
+            weight_files = find_weight_files(directory, SAFETENSORS) if shapes else []
+            if shapes and not weight_files and find_weight_files(directory, PYTORCH):
                 raise needs_pytorch_error(f"a module without {SAFETENSORS}", where=where)
-            arrays = list_arrays(files)
+            arrays = list_arrays(weight_files)
             if {name: one.shape for name, one in arrays.items()} != shapes:
                 expected = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
                 raise CheckpointError(

@@ -22,7 +22,7 @@ from ..checkpoints.weight_files import (
     SAFETENSORS,
     SCALES,
     SHIFT,
-    StoredArray,
+    check_calibration,
     find_weight_files,
     list_arrays,
     state_of,
@@ -57,9 +57,9 @@ class FileArray(Protocol):
 class _CodedArray:
     """A matrix that a file holds as 8-bit numbers, with a scale for each row."""
 
-    codes: StoredArray
-    scales: StoredArray
-    inputs: StoredArray | None  # steps and offsets of calibrated inputs
+    codes: FileArray
+    scales: FileArray
+    inputs: FileArray | None  # steps and offsets of calibrated inputs
     dtype: str = "F32"
 
     @property
@@ -68,7 +68,7 @@ class _CodedArray:
 
     def read(self) -> NDArray[Any]:
         codes: NDArray[np.float32] = self.codes.read().astype(np.float32)
-        codes *= self.scales.read()[:, None]
+        codes *= to_floats(self.scales.read())[:, None]
         if self.inputs is not None:
             codes /= self.inputs.read()[0]
         return codes
@@ -215,19 +215,29 @@ class NativeNetwork:
 
     def _decode(self) -> dict[str, FileArray]:
         """The arrays by their names; matrices of 8-bit numbers become one array each."""
-        arrays: dict[str, FileArray] = {}
-        for name, array in self._file_arrays.items():
+        arrays: dict[str, FileArray] = dict(self._file_arrays)
+        for name, codes in self._file_arrays.items():
             end = next((end for end in (CALIBRATED_CODES, CODES) if name.endswith(end)), None)
-            if end is not None:
-                whole = name.removesuffix(end)
-                scales = self._file_arrays.get(whole + SCALES)
-                if array.dtype != "I8" or scales is None or scales.shape != array.shape[:1]:
-                    what = f"{name!r} is not int8, or has no {SCALES!r} of its rows"
-                    raise CheckpointError(what, where=self._where)
-                inputs = self._file_arrays.get(whole + INPUTS) if end == CALIBRATED_CODES else None
-                arrays[whole] = _CodedArray(array, scales, inputs)
-            elif not name.endswith((SCALES, INPUTS, SHIFT)):
-                arrays[name] = array
+            if end is None:
+                continue
+            del arrays[name]
+            matrix = name.removesuffix(end)
+            scales = arrays.get(matrix + SCALES)
+            if codes.dtype != "I8" or scales is None or scales.shape != codes.shape[:1]:
+                what = f"{name!r} is not int8, or has no {SCALES!r} of its rows"
+                raise CheckpointError(what, where=self._where)
+            inputs = None
+            if end == CALIBRATED_CODES:
+                inputs, shift = (self._file_arrays.get(matrix + part) for part in (INPUTS, SHIFT))
+                check_calibration(
+                    *(matrix, codes.shape),
+                    None if inputs is None else inputs.read(),
+                    None if shift is None else shift.read(),
+                    self._where,
+                )
+                del arrays[matrix + INPUTS], arrays[matrix + SHIFT]
+            del arrays[matrix + SCALES]
+            arrays[matrix] = _CodedArray(codes, scales, inputs)
         return arrays
 
     def _check_names(self, family: Family, heads: Collection[str]) -> None:
