@@ -45,7 +45,7 @@ class RelationNetwork(bw.ClassifierNetwork):
 
     def logits(self, batch: bw.Batch) -> Tensor:
         hidden = self.encoder(batch.packed)
-        marked = self.dropout(hidden[batch.targets["marks"]].flatten(1))
+        marked = self.dropout(hidden[batch.targets["marks"]].flatten(1).float())  # from bf16 too
         return self.relation_head(marked)  # [rows, relations]
 
 
