@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -214,12 +214,13 @@ class FileWithWindows:
 
     def __init__(self, path: Path, head: bytes) -> None:
         self.path, self._end, self._has_gap = path, len(head), False
-        with writing(path):
+        with writing(path), ExitStack() as stack:
             is_new = not path.exists()
-            self._file = path.open("w+b" if is_new else "r+b", buffering=0)
+            self._file = stack.enter_context(path.open("w+b" if is_new else "r+b", buffering=0))
             if is_new:
                 self._write(0, head)
                 fsync(path.parent)
+            stack.pop_all()  # from here on, `__exit__` closes the file
 
     def __enter__(self) -> Self:
         return self
