@@ -277,7 +277,7 @@ class FileJob(Generic[T]):
         Raises:
             DataError: the file was started with other settings or other texts, or is damaged; or
                 there are no rows.
-            OutputError: the file exists and is none of this job, cannot be written, or another
+            OutputError: the file exists and another job wrote it, cannot be written, or another
                 process is writing it.
         """
         out, numbers, text = self.out, None, None

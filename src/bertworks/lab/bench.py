@@ -242,8 +242,8 @@ class Lab:
                 str(model), task, train=data.train, dev=data.dev, out=run, **how
             ).metrics
 
-        asked = {"model": Path(model).name, "task": task, "data": data.name, **settings}
-        return self.cached_run("finetune", asked, make)[1]
+        description = {"model": Path(model).name, "task": task, "data": data.name, **settings}
+        return self.cached_run("finetune", description, make)[1]
 
     def probe_accuracy(self, model: str | Path, seed: int, **settings: Any) -> float:
         """Return the dev accuracy of logistic regression on frozen vectors of 1,000 texts."""
@@ -253,8 +253,8 @@ class Lab:
             train, dev = self.sample(1000, seed), self.labelled[1]
             return probe(held, train=train, dev=dev, **settings).metrics
 
-        asked = {"model": Path(model).name, "seed": seed, **settings}
-        return self.cached_run("probe", asked, make)[1]["accuracy"]
+        description = {"model": Path(model).name, "seed": seed, **settings}
+        return self.cached_run("probe", description, make)[1]["accuracy"]
 
 
 class _Clock(Progress):

@@ -73,72 +73,38 @@ def varlen_attention(
     scale = query.shape[-1] ** -0.5
     size = max(query.shape[-1], value.shape[-1])
     size += -size % _SIZE_STEP
-    query, key, padded_value = (_pad_last(part, size) for part in (query, key, value))
-    inputs = (query, key, padded_value, layout, key_layout)
+    inputs = tuple(_pad_last(part, size) for part in (query, key, value))
+    edges = (layout.cu_seqlens, key_layout.cu_seqlens)
+    lengths = (layout.max_seqlen, key_layout.max_seqlen)
+    result: Tensor
     if kernel == "flash":
-        result = _flash(*inputs, causal, window, dropout, scale)
+        width = -1 if window is None else window
+        result, *_ = torch.ops.aten._flash_attention_forward(
+            *inputs,
+            *edges,
+            *lengths,
+            dropout,
+            causal and window is None,
+            return_debug_mask=False,
+            scale=scale,
+            window_size_left=width,
+            window_size_right=0 if causal else width,
+        )
     else:
-        result = _efficient(*inputs, causal, dropout, scale)
+        result, *_ = torch.ops.aten._efficient_attention_forward(
+            *(part.unsqueeze(0) for part in inputs),
+            None,
+            *edges,
+            *lengths,
+            dropout,
+            _CAUSAL if causal else _NO_MASK,
+            torch.is_grad_enabled(),  # whether the sums for the backward pass are computed
+            scale=scale,
+        )
+        result = result.squeeze(0)
     return result[..., : value.shape[-1]]
 
 
 def _pad_last(part: Tensor, size: int) -> Tensor:
     missing = size - part.shape[-1]
     return F.pad(part, (0, missing)) if missing else part
-
-
-def _flash(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    layout: Layout,
-    key_layout: Layout,
-    causal: bool,
-    window: int | None,
-    dropout: float,
-    scale: float,
-) -> Tensor:
-    width = -1 if window is None else window
-    result: Tensor
-    result, *_ = torch.ops.aten._flash_attention_forward(
-        query,
-        key,
-        value,
-        layout.cu_seqlens,
-        key_layout.cu_seqlens,
-        layout.max_seqlen,
-        key_layout.max_seqlen,
-        dropout,
-        causal and window is None,
-        return_debug_mask=False,
-        scale=scale,
-        window_size_left=width,
-        window_size_right=0 if causal else width,
-    )
-    return result
-
-
-def _efficient(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    layout: Layout,
-    key_layout: Layout,
-    causal: bool,
-    dropout: float,
-    scale: float,
-) -> Tensor:
-    result: Tensor
-    result, *_ = torch.ops.aten._efficient_attention_forward(
-        *(part.unsqueeze(0) for part in (query, key, value)),
-        None,
-        layout.cu_seqlens,
-        key_layout.cu_seqlens,
-        layout.max_seqlen,
-        key_layout.max_seqlen,
-        dropout,
-        _CAUSAL if causal else _NO_MASK,
-        torch.is_grad_enabled(),  # whether the sums for the backward pass are computed
-        scale=scale,
-    )
-    return result.squeeze(0)

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from ssl import SSLContext
 from typing import Any
 
 import orjson
@@ -329,10 +330,10 @@ _BACKLOG = 2048
 
 
 async def listen(
-    listener: Listener, factory: Factory, **options: Any
+    listener: Listener, factory: Factory, *, ssl: SSLContext | None
 ) -> asyncio.base_events.Server:
-    """Accept connections; `options` are those of `loop.create_server`."""
+    """Accept connections, with TLS if there is a context for it."""
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(factory, sock=listener, backlog=_MAX_ACCEPTS, **options)
+    server = await loop.create_server(factory, sock=listener, backlog=_MAX_ACCEPTS, ssl=ssl)
     listener.listen(_BACKLOG)  # those that wait in the kernel: asyncio has one number for both
     return server
