@@ -13,7 +13,7 @@ import numpy as np
 import openai
 import pytest
 
-from bertworks.serving.queue import OverloadedError
+from bertworks.serving.schedule import OverloadedError
 from bertworks.serving.settings import ServeSettings
 from tests.serving.conftest import Running
 

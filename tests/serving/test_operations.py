@@ -26,8 +26,9 @@ import bertworks as bw
 from bertworks.errors import SettingsError
 from bertworks.serving import connections
 from bertworks.serving.app import DIALECTS, EXAMPLES
+from bertworks.serving.fair_yield import FairYield
 from bertworks.serving.models import Models, parse_sources
-from bertworks.serving.queue import FairYield, Queue
+from bertworks.serving.queue import Queue
 from bertworks.serving.security import Keys, check_host, is_loopback, parse_host, read_keys
 from bertworks.serving.server import count_usable_cpus
 from bertworks.serving.settings import ServeSettings

@@ -13,13 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertworks.errors import BertworksError, DataError
-from bertworks.serving.queue import (
-    ClosedError,
+from bertworks.serving.queue import ClosedError, Queue, RemainingWork
+from bertworks.serving.schedule import (
     DeadlineError,
     Load,
     OverloadedError,
-    Queue,
-    RemainingWork,
     Ticket,
     TooLargeError,
 )
@@ -380,8 +378,8 @@ def test_each_request_ends_right_whatever_happens(
         assert 0 <= queue.load.tokens <= 500
     finish(queue)
     assert queue.load == Load(0, 0)
-    assert queue._ready_tokens == queue._untokenised_rows == 0
-    assert not queue._client_queues
+    assert queue._schedule.ready_tokens == queue._schedule.num_untokenised_rows == 0
+    assert not queue._schedule._client_queues
     for ticket, texts in tickets:
         assert ticket.future.done()
         if ticket.future.cancelled():
@@ -448,7 +446,7 @@ def test_faults_of_the_queue_are_raised_to_callers(monkeypatch: pytest.MonkeyPat
         raise RuntimeError("a bug")
 
     queue, upper = Queue(), Upper()
-    monkeypatch.setattr(queue, "_take_batch", fail)
+    monkeypatch.setattr(queue._schedule, "take_batch", fail)
     queue.start()
     with pytest.raises((RuntimeError, BertworksError), match=r"a bug|shutting down"):
         outcomes(submit(queue, upper, "a"))

@@ -18,8 +18,9 @@ from ..errors import (
     SettingsError,
 )
 from .models import UnavailableModelError, UnknownModelError, WrongModelError
-from .queue import ClosedError, DeadlineError, OverloadedError, TooLargeError
+from .queue import ClosedError
 from .request_error import RequestError, invalid_field_error
+from .schedule import DeadlineError, OverloadedError, TooLargeError
 
 _KINDS: tuple[tuple[type[BertworksError], int, str, str | None], ...] = (
     (OverloadedError, 429, "Overloaded", "rate_limit_exceeded"),

@@ -21,9 +21,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .connections import long_headers_message
 from .error_conversion import to_request_error
+from .fair_yield import FairYield
 from .logs import log
 from .metrics import RequestContext
-from .queue import FairYield
 from .request_error import RequestError
 from .security import Keys, is_loopback, needs_no_key, parse_host
 from .service import Service

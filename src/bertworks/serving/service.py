@@ -14,10 +14,12 @@ from starlette.routing import Route
 
 from ..inference.activations import is_awaited
 from .connections import Connections
+from .fair_yield import FairYield
 from .metrics import Metrics
 from .models import Models
-from .queue import DeadlineError, FairYield, OverloadedError, Queue
+from .queue import Queue
 from .request_error import ErrorFormat, ErrorFormats
+from .schedule import DeadlineError, OverloadedError
 from .settings import ServeSettings
 
 T = TypeVar("T")

@@ -1,6 +1,6 @@
 """What all protocols share: a dialect's routes, the base classes of requests, types of fields.
 
-body ─► Request ─ decode ─► a verb of Job ─► results ─ encode ─► answer
+body ─► Request ─ decode ─► a verb ─► results ─ encode ─► answer
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class StrictFields(Fields):
 
 
 class Request(Fields):
-    """A request: it decodes itself to a verb of `Job`, and encodes the results as the answer.
+    """A request: it decodes itself to a verb, and encodes the results as the answer.
 
     Its fields are those of another server's format: unknown ones are ignored.
 

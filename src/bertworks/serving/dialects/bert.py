@@ -9,7 +9,9 @@ from pydantic import BaseModel, Field
 
 from ...inference.settings import GenerationSettings
 from ..job import Job, check_row, join_texts, locate_texts
+from ..pretraining_verbs import fill_mask, generate, next_sentence
 from ..request_error import invalid_field_error
+from ..task_verbs import answer, predict, score
 from .base import Dialect, Ids, StrictFields, StrictRequest, TopK, Truncate
 
 _ROWS = list[dict[str, Any]]
@@ -60,7 +62,7 @@ class FillMaskRequest(StrictRequest):
 
     def decode(self, job: Job) -> Awaitable[Any]:
         texts = job.read_texts("inputs", self.inputs)
-        return job.fill_mask(texts, top_k=self.top_k, candidates=self.candidates)
+        return fill_mask(job, texts, top_k=self.top_k, candidates=self.candidates)
 
     async def encode(self, results: Any, job: Job) -> Any:  # noqa: ARG002
         has_candidates = self.candidates is not None
@@ -86,7 +88,7 @@ class NextSentenceRequest(StrictRequest):
                 raise invalid_field_error(
                     location, "two texts, of which the second may follow the first", 422
                 )
-        return job.next_sentence(rows)
+        return next_sentence(job, rows)
 
     async def encode(self, results: Any, job: Job) -> Any:  # noqa: ARG002
         return [{"next_sentence_probability": probability} for probability in results]
@@ -110,7 +112,7 @@ class ClassifyRequest(StrictRequest):
         if inputs and isinstance(inputs, list) and isinstance(inputs[0], str):
             inputs = [[text] for text in inputs]  # here a list of strings is a batch, not a pair
         rows = job.read_rows(inputs)
-        return job.score(rows, truncate=self.truncate, windows=self.windows)
+        return score(job, rows, truncate=self.truncate, windows=self.windows)
 
     async def encode(self, results: Any, job: Job) -> Any:  # noqa: ARG002
         return [prediction.prediction for prediction in results]
@@ -126,7 +128,7 @@ class TagRequest(StrictRequest):
     inputs: str | list[str]
 
     def decode(self, job: Job) -> Awaitable[Any]:
-        return job.predict(job.read_texts("inputs", self.inputs))
+        return predict(job, job.read_texts("inputs", self.inputs))
 
 
 class Question(StrictFields):
@@ -164,7 +166,7 @@ class AnswerRequest(StrictRequest):
             job.check_text(f"inputs[{index}].question", item.question)
             job.check_text(f"inputs[{index}].context", item.context)
         pairs = locate_texts("inputs", [[item.question, item.context] for item in questions])
-        return job.answer(pairs, null_threshold=self.null_threshold)
+        return answer(job, pairs, null_threshold=self.null_threshold)
 
     async def encode(self, results: Any, job: Job) -> Any:  # noqa: ARG002
         return [
@@ -199,7 +201,7 @@ class GenerateRequest(StrictRequest):
     def decode(self, job: Job) -> Awaitable[Any]:
         values = self.model_dump(include=set(GenerationSettings.model_fields))
         settings = GenerationSettings.parse({**values, "stop_ids": tuple(self.stop_ids)})
-        return job.generate(job.read_texts("inputs", self.inputs), settings, self.copies)
+        return generate(job, job.read_texts("inputs", self.inputs), settings, self.copies)
 
     async def encode(self, results: Any, job: Job) -> Any:  # noqa: ARG002
         return [{"generated_text": text} for text in results]
@@ -224,7 +226,7 @@ class RowsRequest(StrictRequest):
                 check_row(location, row)
             if text := join_texts(row if isinstance(row, dict) else {"text": row}):
                 job.check_text(location, text)
-        return job.predict(rows)
+        return predict(job, rows)
 
     async def encode(self, results: Any, job: Job) -> Any:  # noqa: ARG002
         return [getattr(each, "prediction", each) for each in results]

@@ -19,6 +19,7 @@ from ..job import Job, get_service, locate_texts, open_job, reply
 from ..metrics import get_context
 from ..request_error import invalid_field_error
 from ..service import Service
+from ..vector_verbs import embed
 from .base import Dialect, Request, Truncate, encode_vectors
 
 Words = list[str]
@@ -112,7 +113,8 @@ class EncodeRequest(Request):
         job.check_texts("texts", ["".join(text) for text in self.texts])
         settings: dict[str, Any] = {"pooling": self.pooling, "combine": self.combine}
         settings["layers"] = None if self.layers is None else tuple(self.layers)
-        return job.embed(
+        return embed(
+            job,
             locate_texts("texts", self.texts),
             normalize=self.normalize,
             truncate=self.truncate,

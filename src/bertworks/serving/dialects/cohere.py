@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 
 from ...text.tokenizer import Tokenizer
 from ..job import Job, locate_texts
+from ..task_verbs import rerank
 from .base import Dialect, Request, Truncate, Usage
 
 _EXAMPLE = {
@@ -78,7 +79,7 @@ class V1RerankRequest(CohereRequest):
 
     def decode(self, job: Job) -> Awaitable[Any]:
         options: dict[str, Any] = {"truncate": self.truncate, "raw": self.raw_scores}
-        return job.rerank(self.query, self.texts, field="documents", **options)
+        return rerank(job, self.query, self.texts, field="documents", **options)
 
     async def encode(self, results: Any, job: Job) -> Any:
         texts = self.texts
@@ -118,7 +119,7 @@ class V2RerankRequest(CohereRequest):
             )
             job.context.truncation.truncated += sum(map(operator.ne, texts, truncated_texts))
             texts, truncate = truncated_texts, True if truncate is None else truncate
-        return await job.rerank(self.query, texts, field="documents", truncate=truncate, raw=False)
+        return await rerank(job, self.query, texts, field="documents", truncate=truncate, raw=False)
 
     async def encode(self, results: Any, job: Job) -> Any:
         return {

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 from ..job import Job, get_service, reply
 from ..metrics import get_context
 from ..service import Service
+from ..vector_verbs import embed
 from .base import Dialect, Ids, Prompt, Request, Truncate, Usage, encode_vectors
 
 MAX_TOKENS = 300_000
@@ -65,7 +66,8 @@ class EmbeddingsRequest(Request):
 
     def decode(self, job: Job) -> Awaitable[Any]:
         job.context.truncation.max_tokens = MAX_TOKENS
-        return job.embed(
+        return embed(
+            job,
             job.read_texts("input", self.input),
             normalize=True,
             truncate=self.truncate,

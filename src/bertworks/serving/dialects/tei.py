@@ -17,11 +17,13 @@ from ...errors import DataError
 from ...tasks.tagging.task import TaggingTask
 from ...tasks.task import Task
 from ...text.tokenizer import Tokenizer
-from ..job import Job, open_job, output_scores
+from ..job import Job, open_job
 from ..models import LoadedModel
 from ..request_error import RequestError, invalid_field_error
 from ..runners import ScoredPrediction
 from ..service import Service
+from ..task_verbs import output_scores, rerank, score
+from ..vector_verbs import embed, get_prompt, similarity
 from .base import (
     Dialect,
     Fields,
@@ -90,7 +92,7 @@ class TextOptions(Fields):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options, as arguments of `Job.embed`."""
+        """The options, as arguments of `embed`."""
         return {
             "truncate": self.truncate,
             "side": self.truncation_direction.lower(),
@@ -146,7 +148,7 @@ class EmbedRequest(EmbeddingRequest):
     def decode(self, job: Job) -> Awaitable[Any]:
         texts = job.read_texts("inputs", self.inputs)
         options = {**self.options, "dimensions": self.dimensions}
-        return job.embed(texts, normalize=self.normalize, **options)
+        return embed(job, texts, normalize=self.normalize, **options)
 
 
 @dialect.request("/embed_all", answer=list[list[list[float]]], example={"inputs": _TEXT})
@@ -154,7 +156,7 @@ class EmbedAllRequest(EmbeddingRequest):
     """A vector for each token."""
 
     def decode(self, job: Job) -> Awaitable[Any]:
-        return job.embed(job.read_texts("inputs", self.inputs), form="tokens", **self.options)
+        return embed(job, job.read_texts("inputs", self.inputs), form="tokens", **self.options)
 
 
 @dialect.request(
@@ -167,7 +169,7 @@ class EmbedSparseRequest(EmbeddingRequest):
     """Sparse vectors of texts."""
 
     def decode(self, job: Job) -> Awaitable[Any]:
-        return job.embed(job.read_texts("inputs", self.inputs), form="sparse", **self.options)
+        return embed(job, job.read_texts("inputs", self.inputs), form="sparse", **self.options)
 
     async def encode(self, results: Any, job: Job) -> Any:  # noqa: ARG002
         return [
@@ -196,7 +198,7 @@ class PredictRequest(PairsRequest):
     def decode(self, job: Job) -> Awaitable[Any]:
         rows = job.read_rows(self.inputs)
         self.check_options()
-        return job.score(rows, truncate=self.truncate)
+        return score(job, rows, truncate=self.truncate)
 
     async def encode(self, results: Any, job: Job) -> Any:
         labels = [rank_labels(job.model.labels, each, raw=self.raw_scores) for each in results]
@@ -232,7 +234,7 @@ class RerankRequest(PairsRequest):
             )
         field = "texts" if self.documents is None else "documents"
         options: dict[str, Any] = {"truncate": self.truncate, "raw": self.raw_scores}
-        return job.rerank(self.query, getattr(self, field), field=field, **options)
+        return rerank(job, self.query, getattr(self, field), field=field, **options)
 
     async def encode(self, results: Any, job: Job) -> Any:
         ranking = results[: self.top_n]
@@ -275,7 +277,7 @@ class SimilarityRequest(Request):
         (text,) = job.read_texts("source_sentence", self.inputs.source_sentence)
         others = job.read_texts("sentences", self.inputs.sentences)
         parameters = self.parameters or SimilarityParameters()
-        return job.similarity(text, others, **parameters.options)
+        return similarity(job, text, others, **parameters.options)
 
     async def encode(self, results: Any, job: Job) -> Any:  # noqa: ARG002
         return results[0]
@@ -292,7 +294,7 @@ class TokenizeRequest(Request):
     prompt_name: str | None = Prompt
 
     def decode(self, job: Job) -> Awaitable[Any]:
-        prompt = job.get_prompt(self.prompt_name) if self.prompt_name else ""
+        prompt = get_prompt(job, self.prompt_name) if self.prompt_name else ""
         texts = [prompt + text.text for text in job.read_texts("inputs", self.inputs)]
         return asyncio.to_thread(
             describe_tokens, job.model.tokenizer, texts, special=self.add_special_tokens

@@ -1,0 +1,138 @@
+"""The verbs of requests to a model's task: predictions of rows, scores, ranks and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..inference.similarity import max_similarities
+from ..tasks.answering.task import AnsweringTask
+from ..tasks.inputs import open_inputs
+from ..tasks.task import Prediction, Task
+from ..tasks.texts import TextTask
+from .job import Job, join_texts, locate_texts
+from .request_error import invalid_field_error
+from .runners import AnswerRunner, ScoredPrediction, TaskRow, TaskRunner, Text
+from .vector_verbs import embed
+
+
+async def predict(
+    job: Job,
+    inputs: Sequence[Text],
+    *,
+    kind: type[TaskRunner] = TaskRunner,
+    adapt: Callable[[Task[Any]], Task[Any]] | None = None,
+    limit: int | None = None,
+) -> list[Any]:
+    """Compute the task's predictions, from the rows that `Model.predict` reads too.
+
+    Args:
+        inputs: at least one; the text of each is a text, a list of one or two, or a row.
+        adapt: returns the task with other settings for this request.
+        limit: as in `compute`.
+    """
+    runner = job.loaded_model.get_task_runner(kind)
+    name = inputs[0].where.partition("[")[0]
+    task, rows = open_inputs(
+        runner.task,
+        [item.text for item in inputs],
+        name=name,
+        place=lambda index: inputs[index].where,
+    )
+    if isinstance(task, TextTask):
+        columns = (task.settings.text_column, task.settings.pair_column)
+        job.context.columns = [name for name in columns if name]
+    if adapt is not None:
+        task = adapt(task)
+    texts, items = [], []
+    for row, values in task.add_context(rows):
+        texts.append(join_texts(row.values))
+        items.append(TaskRow(row.where, values))
+    prepare = partial(runner.prepare, task=task, truncation=job.context.truncation)
+    return await job.compute(runner, items, texts, limit=limit, prepare=prepare)
+
+
+async def score(
+    job: Job, rows: Sequence[Text], *, truncate: bool | None, windows: bool = False
+) -> list[ScoredPrediction]:
+    """Predict rows of one or two texts with a task on texts.
+
+    Long rows are truncated with `truncate`, split into windows with `windows` (or if the task
+    does so), and otherwise an error.
+    """
+    task = job.loaded_model.task
+    assert isinstance(task, TextTask)
+    settings = task.settings
+    truncation = "windows" if windows or settings.truncation == "windows" else "error"
+    if truncate and not windows:
+        is_of_one = settings.truncation in ("first", "second")
+        truncation = settings.truncation if is_of_one else "longest_first"
+    if truncation == "windows" and settings.both_orders:
+        raise invalid_field_error(
+            "windows", "the model reads pairs in both orders, which windows exclude"
+        )
+    stride = settings.stride if truncation == "windows" else None
+
+    def truncate_rows(task: Task[Any]) -> Task[Any]:
+        assert isinstance(task, TextTask)
+        pooling = settings.window_pooling if truncation == "windows" else "mean"
+        values = task.settings.with_values(
+            truncation=truncation, stride=stride, window_pooling=pooling
+        )
+        return type(task)(task.tokenizer, values)
+
+    limit = None if truncation == "windows" else settings.max_seq_length
+    return await predict(job, rows, adapt=truncate_rows, limit=limit)
+
+
+async def rerank(
+    job: Job, query: str, texts: Sequence[str], *, field: str, truncate: bool | None, raw: bool
+) -> list[tuple[int, float]]:
+    """Return each text's index and score for a query, best first: see `output_scores`.
+
+    In late interaction, a long query is cut to its fixed length, as in training.
+    """
+    job.check_texts(field, texts)
+    job.check_text("query", query)
+    documents = locate_texts(field, texts)
+    if job.loaded_model.form == "matrices":
+        late: dict[str, Any] = {"form": "matrices"}
+        queries = await embed(job, [Text("query", query)], is_query=True, truncate=True, **late)
+        matrices = await embed(job, documents, truncate=truncate, **late)
+        scores = max_similarities(queries, matrices)[0]
+        order = np.argsort(-scores, kind="stable").tolist()
+        return [(index, float(scores[index])) for index in order]
+    job.loaded_model.check_capability("rerank")
+    rows = [row._replace(text=(query, row.text)) for row in documents]
+    predictions = await score(job, rows, truncate=truncate)
+    order = np.argsort([-each.logits[0] for each in predictions], kind="stable").tolist()
+    return [(index, output_scores(predictions[index], raw=raw)[0]) for index in order]
+
+
+async def answer(
+    job: Job, pairs: Sequence[Text], *, null_threshold: float | None
+) -> list[Prediction]:
+    """Answer questions from passages; `null_threshold` as in `AnswerRequest`."""
+    spans_of_rows = await predict(job, pairs, kind=AnswerRunner)
+    task = job.loaded_model.task
+    assert isinstance(task, AnsweringTask)
+    if null_threshold is not None:
+        settings = task.settings.with_values(null_threshold=null_threshold, unanswerable=True)
+        task = AnsweringTask(task.tokenizer, settings)
+    return [task.answer(*spans) for spans in spans_of_rows]
+
+
+def output_scores(prediction: ScoredPrediction, *, raw: bool) -> list[float]:
+    """Return the score of each output: its logit, or what `Model.predict` gives.
+
+    That is its probability, or the value after the activation that the model's files name.
+    """
+    answer = prediction.prediction
+    if raw:
+        return [float(logit) for logit in prediction.logits]
+    if "probabilities" in answer:
+        return list(answer["probabilities"].values())
+    return [answer["value"]]
