@@ -217,7 +217,18 @@ def sequences(config: EncoderConfig) -> Packed:
         types = [np.append(row[:-1], 2) for row in types]
     if not config.has_segments:
         types = [np.zeros(len(row)) for row in ids]
+    if config.global_tokens is not None and config.global_tokens.position in ("question", "choice"):
+        ids = [_make_pair(row, config.global_tokens.separator_id) for row in ids if len(row) > 5]
+        types = [np.zeros(len(row)) for row in ids]
     return Packed.from_arrays(ids, types).to("cpu")
+
+
+def _make_pair(ids: np.ndarray, separator: int) -> np.ndarray:
+    """Put exactly three separators into a sequence: two between its texts, one at its end."""
+    middle = len(ids) // 3
+    pair = np.where(ids == separator, separator + 1, ids)
+    pair[[middle, middle + 1, -1]] = separator
+    return pair
 
 
 def error(ours: Tensor, theirs: Tensor) -> float:

@@ -337,11 +337,6 @@ def test_debertas_legacy_head_is_read(family):
         ("rembert", {"tie_word_embeddings": True}, "tie_word_embeddings=True is not supported"),
         ("longformer", {"attention_window": [8, 16]}, "local_attention="),
         ("longformer", {"attention_window": 7}, "needs an even number for local_attention"),
-        (
-            "longformer",
-            {"architectures": ["LongformerForQuestionAnswering"]},
-            "LongformerForQuestionAnswering is not supported: the tokens of questions are global",
-        ),
         ("mobilebert", {"use_bottleneck": False}, "use_bottleneck=False is not supported"),
         ("mobilebert", {"key_query_shared_bottleneck": False}, "needs shared_query_key=true"),
         ("mobilebert", {"num_attention_heads": 3}, "bottleneck.size=128 is not divisible"),

@@ -147,7 +147,7 @@ def test_a_tagger_has_the_same_outputs(family, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", families_with("answering"))
 def test_an_answering_model_has_the_same_outputs(family, dtype):
-    config = geometry(family)
+    config = geometry(family).with_global_tokens("question")
     theirs = oracles.theirs_of(config, "answering", dtype)
     pair = oracles.pair(AnsweringNetwork(config), theirs, config, dtype)
     lengths = pair.packed.cu_seqlens.diff()
@@ -179,7 +179,7 @@ def test_an_answering_model_has_the_same_outputs(family, dtype):
     ],
 )
 def test_a_choice_model_has_the_same_outputs(family, values, dtype):
-    config = geometry(family, **values)
+    config = geometry(family, **values).with_global_tokens("choice")
     theirs = oracles.theirs_of(config, "choice", dtype)
     pair = oracles.pair(ChoiceNetwork(config), theirs, config, dtype)
     count = pair.packed.num_sequences

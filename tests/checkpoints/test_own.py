@@ -28,6 +28,9 @@ KINDS = {
         "bottleneck": {"size": 6, "num_feed_forward": 2},
     },
     "a global token": {"local_attention": 2, "global_tokens": {"position": "first"}},
+    "a global question": {
+        **{"local_attention": 2, "global_tokens": {"position": "question", "separator_id": 3}}
+    },
 }
 
 

@@ -66,17 +66,21 @@ PATHS = {
 
 WITH_CONVOLUTION = "bert with a convolution"
 """Whose layers native code computes one by one."""
-WITH_GLOBAL_TOKEN = "longformer with a global token"
+GLOBAL_TOKENS = {
+    "longformer with a global token": "first",
+    "longformer with a global question": "question",
+    "longformer with global choices": "choice",
+}
 
 
-@pytest.fixture(scope="module", params=[*FAMILIES, WITH_CONVOLUTION, WITH_GLOBAL_TOKEN])
+@pytest.fixture(scope="module", params=[*FAMILIES, WITH_CONVOLUTION, *GLOBAL_TOKENS])
 def plain(request: pytest.FixtureRequest):
     """A family's encoder in evaluation mode, sequences, and the states of the plain module."""
     config = geometry(request.param.split()[0], **SIZES)
     if request.param == WITH_CONVOLUTION:
         config = config.with_values(convolution={"kernel_size": 3, "groups": 2})
-    if request.param == WITH_GLOBAL_TOKEN:
-        config = config.sequence_config
+    if request.param in GLOBAL_TOKENS:
+        config = config.with_global_tokens(GLOBAL_TOKENS[request.param])
     network = BareEncoder(Encoder(config, pooler=False)).eval()
     redraw(network)
     packed = sequences(network.encoder.config)

@@ -26,7 +26,7 @@ def tensors(count, heads, size, seed):
     return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
 
 
-def formula(query, key, value, lengths, key_lengths, causal, window, num_global=0):
+def formula(query, key, value, lengths, key_lengths, causal, window, is_global=None):
     """Sequence by sequence, head by head, as the paper writes it."""
     results, q0, k0 = [], 0, 0
     for n, m in zip(lengths, key_lengths, strict=True):
@@ -37,7 +37,8 @@ def formula(query, key, value, lengths, key_lengths, causal, window, num_global=
             for i in range(n):
                 for j in range(m):
                     ahead = j - (i + m - n)
-                    is_far = window is not None and abs(ahead) > window and j >= num_global
+                    is_far = window is not None and abs(ahead) > window
+                    is_far = is_far and not (is_global is not None and is_global[k0 + j])
                     if (causal and ahead > 0) or is_far:
                         scores[i, j] = -math.inf
             heads.append(torch.softmax(scores, -1) @ v[:, head])
@@ -62,7 +63,7 @@ def in_turn(monkeypatch):
     more=st.none() | st.lists(st.integers(0, 3), min_size=6, max_size=6),
     causal=st.booleans(),
     window=st.none() | st.integers(0, 4),
-    num_global=st.integers(0, 2),
+    num_global=st.none() | st.integers(0, 9),
     seed=st.integers(0, 2**16),
 )
 @example(lengths=[2, 3, 9], more=None, causal=False, window=1, num_global=1, seed=0)
@@ -71,7 +72,11 @@ def test_attention_equals_the_formula(backend, lengths, more, causal, window, nu
     q = tensors(sum(lengths), 2, 3, seed)
     k, v = (tensors(sum(key_lengths), 2, 3, seed + part) for part in (1, 2))
     layouts = (layout(lengths), None if more is None else layout(key_lengths))
-    scope = {"causal": causal, "window": window, "num_global": num_global}
+    is_global = None
+    if num_global is not None:
+        generator = torch.Generator().manual_seed(seed)
+        is_global = torch.rand(sum(key_lengths), generator=generator) < num_global / 10
+    scope = {"causal": causal, "window": window, "is_global": is_global}
     own = attention(q, k, v, *layouts, **scope, backend=backend)
     expected = formula(q, k, v, lengths, key_lengths, *scope.values())
     assert torch.allclose(own, expected, atol=1e-12)

@@ -80,6 +80,7 @@ def test_operations_are_those_that_pytorch_counts(monkeypatch: pytest.MonkeyPatc
         {"gated": True},
         {"bottleneck": {"size": 32}},
         {"local_attention": 8, "global_tokens": {"position": "first"}},
+        {"local_attention": 8, "global_tokens": {"position": "question", "separator_id": 9}},
         {"bottleneck": {"size": 32, "attention": True, "shared_query_key": False}},
         {"attention": "two-way"},
         {"attention": "causal", "mixer": "lstm", "positions": "none"},
@@ -95,7 +96,9 @@ def test_each_matrix_multiplies_each_token_once(
 
     monkeypatch.setattr("bertworks.nn.grouped_attention._CALL_COST", 0)  # without padding, as above
     config = EncoderConfig.from_size("tiny", vocab_size=500, hidden_dropout_prob=0.0, **kind)
-    packed = Packed.from_arrays([np.full(length, 7) for length in (20, 20, 33, 64)])
+    ids = [np.full(length, 7) for length in (20, 20, 33, 64)]
+    ids[0][5] = ids[1][5] = ids[2][3] = 9  # the fourth is a question only
+    packed = Packed.from_arrays(ids)
     encoder = Encoder(config, pooler=False)
     with FlopCounterMode(display=False) as counter:
         encoder(packed.to("cpu"))

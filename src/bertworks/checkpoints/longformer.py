@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import CheckpointError
+from ..nn.config import GlobalPosition
 from .family import (
     NO_DECODER,
     Family,
@@ -15,25 +15,23 @@ from .family import (
     same_names,
     unused_constants,
 )
-from .heads import CHOICES, SPANS, task_classes, task_tensors
+from .heads import CHOICES, CLASSIFIER, SPANS, task_classes, task_tensors
 
 _ATTENTION = "longformer.encoder.layer.{}.attention.self"
 _CLASSES = task_classes("Longformer")
-_OTHER_GLOBAL_TOKENS = {
-    _CLASSES.pop(SPANS.model_class): "the tokens of questions",
-    _CLASSES.pop(CHOICES.model_class): "the tokens of choices",
+_GLOBAL_TOKENS: dict[str, GlobalPosition] = {
+    _CLASSES[CLASSIFIER.model_class]: "first",
+    _CLASSES[SPANS.model_class]: "question",
+    _CLASSES[CHOICES.model_class]: "choice",
 }
-"""Classes whose models have other global tokens than the first."""
+"""Which tokens are global, by a model's class; none in the others."""
 
 
 def _convert_config(raw: dict[str, Any]) -> dict[str, Any]:
     """The class of a published model decides which tokens are global."""
     names = raw.get("architectures")
     names = names if isinstance(names, list) else []
-    for name, tokens in _OTHER_GLOBAL_TOKENS.items():
-        if name in names:
-            raise CheckpointError(f"{name} is not supported: {tokens} are global in it")
-    position = "first" if _CLASSES["classification"] in names else "none"
+    position = next((_GLOBAL_TOKENS[name] for name in names if name in _GLOBAL_TOKENS), "none")
     windows = raw["attention_window"]
     if isinstance(windows, list) and windows and all(one == windows[0] for one in windows):
         windows = windows[0]
@@ -47,6 +45,7 @@ LONGFORMER = Family(
         "local_attention": "attention_window",
         # A key of this package: others know the class of a model.
         "global_tokens.position": "global_tokens",
+        "global_tokens.separator_id": "sep_token_id",
     },
     keys=key_map(
         {
@@ -72,7 +71,7 @@ LONGFORMER = Family(
     dropouts={},
     # Padding has position 1, so that a sequence begins at position 2.
     fixed_settings={"position_offset": 2, "classifier": "tanh", "mlm_act": "gelu"},
-    defaults={"pad_token_id": 1, "attention_window": 512},
+    defaults={"pad_token_id": 1, "sep_token_id": 2, "attention_window": 512},
     # Other tools derive the first position from pad_token_id, whatever the tokenizer pads with.
     extra=lambda config: {"pad_token_id": config.position_offset - 1},
     token_ids={"bos_token_id": "cls", "eos_token_id": "sep", "sep_token_id": "sep"},

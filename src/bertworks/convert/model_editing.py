@@ -309,6 +309,8 @@ def _rebuild(
     if model.encoder.config.zeroed_token_id is not None:
         geometry["zeroed_token_id"] = tokenizer.id_of("mask")
     config = model.encoder.config.with_values(**geometry)
+    if (tokens := config.global_tokens) is not None:
+        config = config.with_global_tokens(tokens.position, tokenizer.id_of("sep"))
     task: Task[Any] | None = None
     network: Network | BareEncoder
     sentence, old_limit = model.sentence, model.encoder.config.max_seqlen

@@ -25,7 +25,7 @@ def has_plain_layers(config: EncoderConfig) -> bool:
     return (
         config.bottleneck is None
         and config.norm != "none"
-        and not config.num_global_tokens
+        and not config.has_global_tokens
         and not (config.norm_first and config.convolution is not None)
     )
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ..errors import BertworksError
 from ..nn.attention import repeat_heads
-from ..nn.attention_masks import make_pair_mask
+from ..nn.attention_masks import make_group_mask
 from ..nn.device import is_finite
 from ..nn.embeddings import sinusoids
 from ..nn.encoder import Encoder, HasEncoder
@@ -29,7 +29,7 @@ from ..nn.encoder_layers import AttentionScope, SelfAttention
 from ..nn.kv_cache import KeyValueCache
 from ..nn.module_copies import copy_network
 from ..nn.score_bias import scale_of
-from ..packed import Batch, Packed, Sequences
+from ..packed import Batch, Group, Packed, Sequences
 from ..tasks.task import Network
 from .batching import not_finite_error
 from .frozen_network import frozen_form
@@ -166,7 +166,7 @@ class _RecordingAttention(SelfAttention):
 
     def context(self, hidden: Tensor, scope: AttentionScope) -> Tensor:
         """The same as in `SelfAttention`, but with the attention weights in memory."""
-        length, recorder = scope.packed.max_seqlen, self.recorder
+        length, recorder = int(scope.packed.max_seqlen), self.recorder
         query, key, value = self.compute_heads(self.query_key_value(hidden))
         if scope.rotation is not None:
             query, key = scope.rotation.rotate(query), scope.rotation.rotate(key)
@@ -180,14 +180,15 @@ class _RecordingAttention(SelfAttention):
         scores = query @ key.transpose(-1, -2) * scale_of(query, bias)
         if bias is not None:
             scores = scores + bias.of_group(query, key)
-        num_global, device = scope.num_global, hidden.device
-        masked = make_pair_mask(length, length, scope.causal, scope.window, device, num_global)
+        group, global_tokens = Group(0, len(query), length), scope.global_tokens
+        is_global = None if global_tokens is None else global_tokens.mask
+        masked = make_group_mask(group, group, scope.causal, scope.window, hidden.device, is_global)
         if masked is not None:
             scores = scores.masked_fill(masked, -math.inf)
         weights = torch.softmax(scores, -1)
         context = weights @ value
-        if scope.num_global:
-            weights, context = self._with_global_token(hidden, weights, context)
+        if is_global is not None:
+            weights, context = self._with_global_tokens(hidden, weights, context, is_global)
         if recorder.attention:
             recorder.result.attention.append(weights)
         if recorder.ablated_heads is not None:
@@ -196,10 +197,10 @@ class _RecordingAttention(SelfAttention):
         rows = context.transpose(1, 2).flatten(0, 1).flatten(1)
         return F.pad(rows, (0, 0, 0, len(hidden) - len(rows)))
 
-    def _with_global_token(
-        self, hidden: Tensor, weights: Tensor, context: Tensor
+    def _with_global_tokens(
+        self, hidden: Tensor, weights: Tensor, context: Tensor, is_global: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Replace the first token's weights and context; see `GlobalTokenAttention`."""
+        """Replace global tokens' weights and context; see `GlobalTokenAttention`."""
         make_heads = self.global_query_key_value
         assert isinstance(make_heads, nn.Module)
         sequences, heads, length, size = context.shape
@@ -207,12 +208,10 @@ class _RecordingAttention(SelfAttention):
             part[: sequences * length].view(sequences, length, heads, size).transpose(1, 2)
             for part in self.split_heads(make_heads(hidden))
         )
-        scores = query[:, :, :1] @ key.transpose(-1, -2) * scale_of(query, None)
-        first = torch.softmax(scores, -1)
-        return (
-            torch.cat([first, weights[:, :, 1:]], 2),
-            torch.cat([first @ value, context[:, :, 1:]], 2),
-        )
+        scores = query @ key.transpose(-1, -2) * scale_of(query, None)
+        full = torch.softmax(scores, -1)
+        by_row = is_global.view(sequences, 1, length, 1)
+        return torch.where(by_row, full, weights), torch.where(by_row, full @ value, context)
 
 
 def _recording_copy(form: HasEncoder, recorder: _Recorder) -> HasEncoder:

@@ -54,7 +54,7 @@ def attention(
     dropout: float = 0.0,
     backend: Backend | None = None,
     bias: ScoreBias | None = None,
-    num_global: int = 0,
+    is_global: Bool[Tensor, " tokens"] | None = None,
 ) -> Float[Tensor, "queries heads value_size"]:
     """Let each token attend to the tokens of its sequence.
 
@@ -72,22 +72,22 @@ def attention(
         backend: by default the fastest that the device, the dtype and the dropout allow; dense for
             a padded batch.
         bias: terms that are added to the scores.
-        num_global: the number of first tokens of a sequence to which all its tokens attend, also
-            beyond the window.
+        is_global: for each key, whether all tokens of its sequence attend to it, also beyond the
+            window.
     """
     key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
     if isinstance(layout, Padded):
-        masked = make_padded_mask(layout, causal, window, num_global)
+        masked = make_padded_mask(layout, causal, window, is_global)
         terms = None if bias is None else (bias, make_padded_distances(layout))
         return _dense(query, key, value, masked, dropout, terms)
     if key_layout is None:
         key_layout = layout
     if backend is None:
-        is_plain = bias is None and not num_global
+        is_plain = bias is None and is_global is None
         has_kernel = is_plain and choose_kernel(query, value, window) is not None
         backend = "varlen" if has_kernel else "grouped"
     if backend == "dense":
-        masked = make_pack_mask(layout, key_layout, causal, window, query.device, num_global)
+        masked = make_pack_mask(layout, key_layout, causal, window, query.device, is_global)
         terms = None
         if bias is not None:
             terms = bias, make_pack_distances(layout, key_layout, query.device)
@@ -95,7 +95,7 @@ def attention(
     if backend == "varlen":
         if bias is not None:
             raise ValueError("variable-length attention has no score bias")
-        if num_global:
+        if is_global is not None:
             raise ValueError("variable-length attention has no global tokens")
         return varlen_attention(query, key, value, layout, key_layout, causal, window, dropout)
     is_inferred = torch.is_inference_mode_enabled()
@@ -107,8 +107,8 @@ def attention(
             return attention_fp32.attention(*inputs)
     pairs = tuple(pair_groups(layout, key_layout))
     if is_inferred:
-        return infer_grouped(query, key, value, pairs, causal, window, bias, num_global)
-    return grouped_attention(query, key, value, pairs, causal, window, dropout, bias, num_global)
+        return infer_grouped(query, key, value, pairs, causal, window, bias, is_global)
+    return grouped_attention(query, key, value, pairs, causal, window, dropout, bias, is_global)
 
 
 def repeat_heads(

@@ -41,6 +41,9 @@ ClassifierPooling = Literal["cls", "mean", "last", "late"]
 included, or the vector of the last token; late: the mean of all tokens after the classifier's own
 layer (EuroBERT)."""
 
+GlobalPosition = Literal["none", "first", "question", "choice"]
+"""Which tokens attend to all others of their sequence; see `global_tokens.py`."""
+
 ScoreBiasKind = Literal["buckets", "alibi", "disentangled", "transformer-xl"]
 """The terms that depend on distances in attention's scores; see `score_bias.py`."""
 
@@ -167,8 +170,14 @@ class GlobalTokensSettings(Settings):
     "Longformer: The Long-Document Transformer", §3.1.
     """
 
-    position: Literal["none", "first"] = Field(
-        "none", description="which tokens are global; first: the first, as classifiers need"
+    position: GlobalPosition = Field(
+        "none",
+        description="which tokens are global; first: the first, as classifiers need; question: all "
+        "before the first separator; choice: all after the two separators between the texts of a "
+        "pair",
+    )
+    separator_id: int = Field(
+        2, ge=0, le=MAX_ROWS, description="id of the separator, for question and choice"
     )
 
 
@@ -700,16 +709,22 @@ class EncoderConfig(Settings):
         )
 
     @property
-    def num_global_tokens(self) -> int:
-        """The number of first tokens of a sequence that are global."""
-        return int(self.global_tokens is not None and self.global_tokens.position == "first")
+    def has_global_tokens(self) -> bool:
+        """Whether some tokens attend to all others of their sequence."""
+        return self.global_tokens is not None and self.global_tokens.position != "none"
 
-    @property
-    def sequence_config(self) -> Self:
-        """The geometry of an encoder for predictions about whole sequences."""
+    def with_global_tokens(self, position: GlobalPosition, separator_id: int | None = None) -> Self:
+        """Return the geometry with these global tokens, if the encoder has maps for them.
+
+        Args:
+            position: see `GlobalTokensSettings`.
+            separator_id: likewise; None: unchanged.
+        """
         if self.global_tokens is None:
             return self
-        return self.with_values(global_tokens={"position": "first"})
+        values = {"position": position, "separator_id": separator_id}
+        changes = {name: value for name, value in values.items() if value is not None}
+        return self.with_values(global_tokens=self.global_tokens.with_values(**changes))
 
     @property
     def narrow_config(self) -> Self:

@@ -30,6 +30,7 @@ from .convolution import make_convolution
 from .cpu import align_rows
 from .embeddings import make_embeddings
 from .encoder_layers import AttentionScope, Layer, TwoWayLayer
+from .global_tokens import find_global_tokens
 from .kv_cache import KeyValueCache
 from .layers import Linear, draw_weight, initialize, make_norm
 from .rotary import Rotation, make_rotary
@@ -226,6 +227,7 @@ class Encoder(nn.Module):
                 for is_local in (False, True)
             ]
         bias = self._make_score_bias(packed, hidden, cache)
+        global_tokens = find_global_tokens(config.global_tokens, packed, hidden.device)
         is_two_way = config.attention == "two-way"
         reversed_index = _reverse_index(packed, len(hidden)) if is_two_way else None
         return [
@@ -238,7 +240,7 @@ class Encoder(nn.Module):
                 layer,
                 reversed_index,
                 bias,
-                config.num_global_tokens,
+                global_tokens,
             )
             for layer in range(config.num_hidden_layers)
         ]

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Num
@@ -21,6 +20,7 @@ from ..native import training as native
 from ..packed import Layout, Packed, Sequences
 from .attention import attention
 from .config import EncoderConfig
+from .global_tokens import GlobalTokens
 from .kv_cache import KeyValueCache
 from .layers import (
     ACTIVATIONS,
@@ -51,7 +51,7 @@ class AttentionScope(NamedTuple):
     reversed_index: Tensor | None  # index of each token in reversed sequences, for two-way layers
     # added to the scores of attention, or what a layer makes that of
     bias: ScoreBias | DistanceVectors | None = None
-    num_global: int = 0  # the number of first tokens of a sequence that are global
+    global_tokens: GlobalTokens | None = None
 
 
 class SelfAttention(nn.Module):
@@ -109,7 +109,7 @@ class SelfAttention(nn.Module):
             window=scope.window,
             dropout=dropout,
             bias=bias,
-            num_global=scope.num_global,
+            is_global=None if scope.global_tokens is None else scope.global_tokens.mask,
         )
         return context.flatten(1)
 
@@ -183,10 +183,10 @@ class SelfAttention(nn.Module):
 
 
 class GlobalTokenAttention(SelfAttention):
-    """Self-attention in which a sequence's first token may be global.
+    """Self-attention in which some tokens may be global.
 
-    It attends to all tokens of its sequence, with queries, keys and values of its own, and all
-    attend to it. Source: Beltagy et al. (2020), "Longformer: The Long-Document Transformer", §3.1.
+    They attend to all tokens of their sequence, with other queries, keys and values, and all
+    attend to them. Source: see `global_tokens.py`.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -198,22 +198,22 @@ class GlobalTokenAttention(SelfAttention):
         self, hidden: Float[Tensor, "tokens inputs"], scope: AttentionScope
     ) -> Float[Tensor, "tokens hidden_size"]:
         context = super().context(hidden, scope)
-        if not scope.num_global:
+        tokens = scope.global_tokens
+        if tokens is None:
             return context
-        packed = scope.packed
         query, key, value = self.split_heads(self.global_query_key_value(hidden))
-        first: Sequences | Layout = packed
-        if isinstance(packed, Layout):
-            first = Layout.from_lengths(np.ones(packed.num_sequences, np.int64)).to(hidden.device)
+        dropout = self.dropout_prob if self.training else 0.0
+        if tokens.indices is None or tokens.layout is None:  # a padded batch
+            full = attention(query, key, value, scope.packed, dropout=dropout).flatten(1)
+            return torch.where(tokens.mask[:, None], full, context)
+        assert isinstance(scope.packed, Layout)
         result = attention(
-            query[packed.first_tokens],
-            key,
-            value,
-            first,
-            packed if isinstance(packed, Layout) else None,
-            dropout=self.dropout_prob if self.training else 0.0,
-        )
-        return context.index_copy(0, packed.first_tokens, result.flatten(1))
+            query[tokens.indices], key, value, tokens.layout, scope.packed, dropout=dropout
+        ).flatten(1)
+        # A sequence without global tokens has its first one among the queries.
+        is_global = tokens.mask[tokens.indices][:, None]
+        rows = torch.where(is_global, result, context[tokens.indices])
+        return context.index_copy(0, tokens.indices, rows)
 
 
 class Recurrence(nn.LSTM):

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..packed import Group, Layout
-from .attention_masks import make_pair_mask
+from .attention_masks import make_group_mask
 from .layers import apply_dropout_mask, dropout_mask
 from .score_bias import ScoreBias, ScoreBiasGradients, scale_of
 
@@ -82,11 +82,16 @@ class _Block(NamedTuple):
     num_draws: int = 0
 
     @classmethod
+    def from_group(cls, group: Group) -> _Block:
+        """Return the block of one group, without padding."""
+        return cls(group, group.tokens)
+
+    @classmethod
     def from_groups(cls, groups: Sequence[Group], heads: int, device: torch.device) -> _Block:
         """Return the block of some groups, in order."""
-        tokens = slice(groups[0].tokens.start, groups[-1].tokens.stop)
         if len(groups) == 1:
-            return cls(groups[0], tokens)
+            return cls.from_group(groups[0])
+        tokens = slice(groups[0].tokens.start, groups[-1].tokens.stop)
         lengths = torch.tensor([group.length for group in groups])
         counts = torch.tensor([group.sequences for group in groups])
         weights = heads * lengths**2  # per sequence
@@ -201,12 +206,15 @@ class _GroupedAttention(torch.autograd.Function):
         window: int | None,
         dropout: float,
         bias: ScoreBias | None,
-        num_global: int,
+        is_global: Tensor | None,
         *_: Tensor | None,  # the bias's matrix, keys and queries, which get gradients
     ) -> Tensor:
         scale = scale_of(query, bias)
         result = _empty_like(query, pairs[-1][0], value.shape[-1])
-        blocks = divide_into_blocks(pairs, *query.shape[1:], query.device)
+        if is_global is None:
+            blocks = divide_into_blocks(pairs, *query.shape[1:], query.device)
+        else:
+            blocks = tuple((_Block.from_group(q), _Block.from_group(k)) for q, k in pairs)
         saved_tensors: list[Tensor] = []
         for queries, keys in blocks:
             q, k, v = queries.by_head(query), keys.by_head(key), keys.by_head(value)
@@ -215,15 +223,14 @@ class _GroupedAttention(torch.autograd.Function):
                 _by_sequence(scores, queries).add_(
                     bias.of_group(_by_sequence(q, queries), _by_sequence(k, keys))
                 )
-            masked = make_pair_mask(
-                scores.shape[-2], scores.shape[-1], causal, window, query.device, num_global
-            )
+            places = queries.group, keys.group
+            masked = make_group_mask(*places, causal, window, query.device, is_global)
             if keys.padding is not None:
                 # Not minus infinity: a pad token may see only padding, which would give NaN.
                 minimum = torch.finfo(scores.dtype).min
                 _by_sequence(scores, queries).masked_fill_(keys.padding, minimum)
             if masked is not None:
-                scores.masked_fill_(masked, -math.inf)
+                _by_sequence(scores, queries).masked_fill_(masked, -math.inf)
             weights = torch.softmax(scores, -1)
             saved_tensors.append(weights)
             if dropout:
@@ -288,12 +295,12 @@ def grouped_attention(
     window: int | None,
     dropout: float,
     bias: ScoreBias | None = None,
-    num_global: int = 0,
+    is_global: Tensor | None = None,
 ) -> Tensor:
     """Compute attention with its gradients, also those of a bias."""
     tensors = () if bias is None else (bias.matrix, bias.keys, bias.queries)
     return _grouped_attention(
-        query, key, value, pairs, causal, window, dropout, bias, num_global, *tensors
+        query, key, value, pairs, causal, window, dropout, bias, is_global, *tensors
     )
 
 
@@ -322,7 +329,7 @@ def infer_grouped(
     causal: bool,
     window: int | None,
     bias: ScoreBias | None = None,
-    num_global: int = 0,
+    is_global: Tensor | None = None,
 ) -> Tensor:
     """Compute the same formula without gradients, in the fastest way.
 
@@ -334,8 +341,7 @@ def infer_grouped(
     parts: list[Tensor] = []
     for q_group, k_group in pairs:
         q, k, v = _by_head(query, q_group), _by_head(key, k_group), _by_head(value, k_group)
-        lengths = q_group.length, k_group.length
-        masked = make_pair_mask(*lengths, causal, window, query.device, num_global)
+        masked = make_group_mask(q_group, k_group, causal, window, query.device, is_global)
         has_vectors = bias is not None and bias.has_vectors
         is_unmasked_half = is_half and masked is None and not has_vectors
         if is_unmasked_half and k_group.length <= _MAX_FLOAT32_KEYS:
@@ -362,7 +368,7 @@ def _attend_fused(
     key: Float[Tensor, "sequences heads keys head_size"],
     value: Float[Tensor, "sequences heads keys value_size"],
     bias: ScoreBias | None,
-    masked: Bool[Tensor, "queries keys"] | None,
+    masked: Bool[Tensor, "#sequences 1 queries keys"] | None,
 ) -> Float[Tensor, "sequences heads queries value_size"]:
     """Compute the formula with PyTorch's fused kernel."""
     mask = None if masked is None else masked.logical_not()
@@ -378,7 +384,7 @@ def _attend_explicitly(
     value: Float[Tensor, "sequences heads keys value_size"],
     *,
     bias: ScoreBias | None,
-    masked: Bool[Tensor, "queries keys"] | None,
+    masked: Bool[Tensor, "#sequences 1 queries keys"] | None,
 ) -> Float[Tensor, "sequences heads queries value_size"]:
     """Compute the formula; in bfloat16 with padding, so that oneDNN compiles few kernels.
 

@@ -161,7 +161,8 @@ class WordMapKeywords(TypedDict, total=False):
 class GlobalTokensKeywords(TypedDict, total=False):
     """Settings of the group `global_tokens`."""
 
-    position: Literal["none", "first"]
+    position: Literal["none", "first", "question", "choice"]
+    separator_id: int
 
 
 class LinearGroupsKeywords(TypedDict, total=False):

@@ -221,6 +221,7 @@ class ChoiceTask(LabelledTask[LabelledExample]):
 
     def network(self, config: EncoderConfig) -> ChoiceNetwork:
         check_length(self.settings.max_seq_length, config)
+        config = config.with_global_tokens("choice", self.tokenizer.id_of("sep"))
         return ChoiceNetwork(config, self.settings.dropout)
 
     def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:  # noqa: ARG002

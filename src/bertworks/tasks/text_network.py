@@ -57,7 +57,7 @@ class TextNetwork(Network):
     ) -> None:
         super().__init__()
         self.pooling = pooling
-        config = config.sequence_config
+        config = config.with_global_tokens("first")
         self.encoder = Encoder(config, pooler=config.has_pooler)
         self.head = ClassificationHead(config, outputs, dropout)
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 import torch
 from torch import nn
 
 from ..nn.config import EncoderConfig
 from ..nn.encoder import Encoder
+from ..nn.global_tokens import mask_of_packed
 from ..nn.heads import MLMHead
 from ..packed import Batch, Packed
 
@@ -92,10 +94,11 @@ def encoder_flops(config: EncoderConfig, packed: Packed) -> float:
         weights += 2 * h * width  # into the layer and out of it
         if not bottleneck.attention:  # a second way in, and values of wide vectors
             weights += h * width + (h - width) * width
-    weights += config.num_global_tokens * 3 * h * h  # of the global token, for all tokens
+    pairs = sum(count * length * length for _start, count, length in packed.groups)
+    if config.global_tokens is not None and config.has_global_tokens:
+        weights += 3 * h * h  # for all tokens
+        is_global = mask_of_packed(config.global_tokens, packed)
+        pairs += int(np.repeat(packed.lengths, packed.lengths)[is_global].sum())
     linear = 2 * packed.num_tokens * weights
-    attention = sum(
-        4 * count * length * (length + config.num_global_tokens) * width
-        for _start, count, length in packed.groups
-    )
+    attention = 4 * pairs * width
     return float(config.num_hidden_layers * (linear + attention * config.has_heads))

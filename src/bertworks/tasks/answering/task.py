@@ -136,6 +136,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
     def network(self, config: EncoderConfig) -> AnsweringNetwork:
         settings = self.settings
         check_length(settings.max_seq_length, config)
+        config = config.with_global_tokens("question", self.tokenizer.id_of("sep"))
         return AnsweringNetwork(config, settings.dropout, settings.span_loss, settings.softmax)
 
     def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:

@@ -26,7 +26,7 @@ class PretrainingNetwork(Network):
         self, config: EncoderConfig, *, next_sentence: bool = True, causal: bool | None = None
     ) -> None:
         super().__init__()
-        self.encoder = Encoder(config, pooler=next_sentence)
+        self.encoder = Encoder(config.with_global_tokens("none"), pooler=next_sentence)
         word_embeddings = self.encoder.embeddings.word_embeddings.weight
         assert isinstance(word_embeddings, nn.Parameter)
         self.mlm_head = MLMHead(config, word_embeddings)

@@ -26,7 +26,7 @@ class TaggingNetwork(ClassifierNetwork):
         self, config: EncoderConfig, num_labels: int, dropout: float | None = None
     ) -> None:
         super().__init__()
-        self.encoder = Encoder(config, pooler=False)
+        self.encoder = Encoder(config.with_global_tokens("none"), pooler=False)
         dropout = config.head_dropout("tagging_dropout") if dropout is None else dropout
         self.tag_head = TokenHead(config, num_labels, dropout)
 
