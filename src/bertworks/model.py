@@ -25,14 +25,14 @@ from .data.text_inputs import (
     texts_or_data,
     warn_of_files,
 )
-from .errors import BertworksError, CheckpointError, SettingsError, suggest_method
+from .errors import BertworksError, CheckpointError, DataError, SettingsError, suggest_method
 from .inference import engine
 from .inference.calibration import calibrate
 from .inference.embedding_model import EmbeddingModel
 from .inference.evaluate_data import DataEvaluator, evaluate_each
 from .inference.features import NetworkEmbedder, TokenFeatures
 from .inference.generate import generate
-from .inference.prediction_files import OutputFormat, to_frame, write_part, write_predictions
+from .inference.prediction_files import OutputFormat, to_frame, write_predictions, write_windows
 from .inference.pretraining_heads import fill_mask, next_sentence
 from .inference.settings import (
     EngineSettings,
@@ -42,6 +42,8 @@ from .inference.settings import (
 from .inference.static_vectors import StaticEmbedder, make_embedder
 from .inference.text_embedding import TextEmbedder
 from .inference.vectors import WrittenVectors, fingerprint, write_vectors
+from .inference.window_files import check_has_manifest, read_provenance
+from .jobs.parallel import Workers
 from .nn.config import EncoderConfig
 from .nn.encoder import BareEncoder, Encoder
 from .nn.vector_modules import VectorModules
@@ -62,6 +64,7 @@ from .tasks.pretraining.network import PretrainingNetwork
 from .tasks.pretraining.task import PretrainingTask
 from .tasks.task import Network, Prediction, Task
 from .text.tokenizer import Tokenizer
+from .utils.atomic_writes import is_device
 from .utils.formatting import format_names, format_number, html_facts
 from .utils.outputs import locked_output
 
@@ -285,14 +288,13 @@ class Model(EmbeddingModel):
         overwrite: bool = False,
         **settings: Unpack[RowKeywords],
     ) -> int:
-        """Write the rows of a table with their predictions to a file.
+        """Write the rows of a table with their predictions to a file; an interrupted one resumes.
 
         Args:
             out: the file, its name ending in `.tsv`, `.csv` or `.jsonl`.
             data: a path, or rows in memory (see `data.tables.Table`).
             json: write JSON Lines, whatever the file name.
-            part: `I/N`: write only the I-th of N parts of the rows; `merge` joins them. An
-                interrupted part resumes.
+            part: `I/N`: write only the I-th of N parts of the rows; `merge` joins them.
             workers, on: number of processes, each with the model, and place; see `parallel.map`.
             overwrite: replace an existing file.
             settings: as in `predict`.
@@ -311,21 +313,28 @@ class Model(EmbeddingModel):
         options, others = TableOptions.split(settings)
         engine_settings = EngineSettings.parse(others)
         self._check_workers(workers, on)
-        precision = engine.resolve_precision(engine_settings.precision, self.network)
-        engine_settings = engine_settings.with_values(precision=precision)
-        if os.fspath(out) != "-":
-            # An output that exists is refused before any work, but a part resumes.
-            with locked_output(out, [data], overwrite=overwrite if part is None else None):
-                pass
+        if engine_settings.precision == "auto":
+            precision = engine.resolve_precision("auto", self.network)
+            precision = read_provenance(Path(out)).get("precision", precision)
+            engine_settings = engine_settings.with_values(precision=precision)
+        format: OutputFormat = "jsonl" if json else "auto"
+        is_stream = os.fspath(out) == "-" or is_device(Path(out))
+        if is_stream and part is not None:
+            raise DataError("a part is a file with a manifest next to it", fix="Name a file.")
+        if not is_stream:
+            # An output of another job is refused before any work.
+            with locked_output(out, [data]):
+                if not overwrite:
+                    check_has_manifest(Path(out))
         task, network = self._task_and_network()
         task, table = open_table(task, data, labelled=False, **options)
-        format: OutputFormat = "jsonl" if json else "auto"
-        if part is None:
+        gpus = int(next(network.parameters()).is_cuda)
+        if is_stream:
             predictions = engine.predict(
                 network, task, table, engine_settings, workers=workers, on=on
             )
-            return write_predictions(out, predictions, format=format, overwrite=overwrite)
-        return write_part(
+            return write_predictions(out, predictions, format=format)
+        return write_windows(
             out,
             engine.WindowPredictor(network, task, engine_settings),
             table,
@@ -339,8 +348,7 @@ class Model(EmbeddingModel):
             },
             format=format,
             overwrite=overwrite,
-            workers=workers,
-            on=on,
+            workers=Workers(workers, on, gpus),
         )
 
     def _check_predicts(self) -> None:

@@ -146,7 +146,7 @@ def test_changed_input_makes_another_command(world: World, tmp_path: Path) -> No
     succeeds(*words)
     succeeds(*words)
     table.write_text("text\na door\n")
-    fails(*words, says="a.tsv: already exists")
+    fails(*words, says="a.tsv: was started with other texts")
 
 
 def test_vocabulary_does_not_go_into_the_parent_directory(

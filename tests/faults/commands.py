@@ -80,7 +80,7 @@ COMMANDS: dict[str, tuple[str, Callable[[World, Path], Words]]] = {
         "answers.tsv",
         lambda w, out: (
             *("predict", w.classifier, "--data", w.train, "--out", out, *CPU),
-            "precision=fp32",
+            *("precision=fp32", "window_rows=4"),
         ),
     ),
     "part of predictions": (

@@ -136,8 +136,9 @@ OUTPUTS: dict[str, Output] = {
         ("unit", "words", "was started with unit='tokens', not 'words'"),
         PRETRAINED,
     ),
-    "predictions": Output("v.tsv", predict, EXACT, CLASSIFIER, is_part=True),
-    "predictions in JSON": Output("v.jsonl", predict, EXACT, CLASSIFIER, is_part=True),
+    "predictions": Output("v.tsv", predict, EXACT, CLASSIFIER),
+    "predictions in JSON": Output("v.jsonl", predict, EXACT, CLASSIFIER),
+    "part of predictions": Output("v.tsv", predict, EXACT, CLASSIFIER, is_part=True),
     "corpus": Output(
         "corpus",
         prepare,

@@ -51,7 +51,8 @@ def predict(
     """Predict labels for texts, or for the rows of a table.
 
     Rows are written unchanged and in order, with added columns for the predictions. They are
-    streamed, so there is no limit on their number.
+    streamed, so there is no limit on their number. If a table's file is interrupted, the same
+    command resumes it.
 
     Args:
         data (FILE): Read a table instead; - reads TSV from standard input.
@@ -67,13 +68,17 @@ def predict(
     from ..inference.prediction_files import write_predictions
 
     settings = settings | table
-    may_replace = overwrite if part is None else None  # a part resumes
-    with output(out, [data], model=model, overwrite=may_replace):
+    resumes = data is not None and out not in (None, "-")
+    with output(out, [data], model=model, overwrite=None if resumes else overwrite):
         loaded_model = model.load(device)
         if data is not None and out is not None:
+            was_finished = Path(out).is_file() and not overwrite
             count = loaded_model.predict_to(
                 out, data, json=json, part=part, overwrite=overwrite, **workers, **settings
             )
+            if was_finished:
+                display.facts({"time": "nothing to do: already finished", "written to": out})
+                return
         else:
             inputs: Iterable[Any] | None = None
             if data is None:

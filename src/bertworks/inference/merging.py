@@ -66,49 +66,33 @@ def _merge_files(parts: Sequence[Path], out: Path, *, overwrite: bool) -> Writte
     rows = sum(one.rows for one in manifests.values())
     num_truncated = sum(one.num_truncated for one in manifests.values())
     result = WrittenVectors(rows, first.width, 0, num_truncated) if first.width else rows
-    file_format = _format_of(out, first)
     with locked_output(out, paths), writing(out):
         if not overwrite and output_exists(out):
-            if _is_merged(out, paths, first, file_format):
+            if _is_merged(out, first):
                 return result
             raise exists_error(out)
         with atomic_write(out) as new:
-            file_format.join(paths, new, rows)
-            if first.width:
-                # Written before the file gets its name: a manifest without its file is ignored.
-                replace(
-                    first,
-                    rows=rows,
-                    num_truncated=num_truncated,
-                    size=new.stat().st_size,
-                    sha256=sha256_of(new),
-                    part=None,
-                ).write(out)
+            _format_of(out, first).join(paths, new, rows)
+            # Written before the file gets its name: a manifest without its file is ignored.
+            replace(
+                first,
+                rows=rows,
+                num_truncated=num_truncated,
+                size=new.stat().st_size,
+                sha256=sha256_of(new),
+                part=None,
+            ).write(out)
     return result
 
 
-def _is_merged(
-    out: Path, parts: Sequence[Path], first: OutputManifest, file_format: FileFormat
-) -> bool:
+def _is_merged(out: Path, first: OutputManifest) -> bool:
     """Whether a file holds the merged parts, undamaged."""
-    if first.width:
-        try:
-            manifest = OutputManifest.read(manifest_path(out))
-            manifest.check(out)
-        except (ValueError, DataError):
-            return False
-        return manifest.part is None and manifest.shared_settings == first.shared_settings
-    head = file_format.head()
-    with out.open("rb") as output:
-        if output.read(len(head)) != head:
-            return False
-        for path in parts:
-            with path.open("rb") as part:
-                part.seek(len(head))
-                while block := part.read(1 << 20):
-                    if output.read(len(block)) != block:
-                        return False
-        return not output.read(1)
+    try:
+        manifest = OutputManifest.read(manifest_path(out))
+        manifest.check(out)
+    except (ValueError, DataError):
+        return False
+    return manifest.part is None and manifest.shared_settings == first.shared_settings
 
 
 def _read_manifest(path: Path) -> OutputManifest:

@@ -1,4 +1,8 @@
-"""Write predictions next to their rows, as TSV, CSV or JSON Lines."""
+"""Write predictions next to their rows, as TSV, CSV or JSON Lines.
+
+Of a table, `write_windows` writes a file that resumes; `write_predictions` writes rows as they
+arrive, to a stream or to a file.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import StringIO
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeAlias
 
@@ -18,9 +22,8 @@ from ..data.rows import LocatedRow, Row
 from ..data.schema import PREDICTION
 from ..errors import BertworksWarning, DataError, import_optional, shorten_list, truncate_repr
 from ..jobs.parallel import Workers
-from ..jobs.parts import Part
 from ..tasks.task import Prediction
-from ..utils.atomic_writes import atomic_write, is_device
+from ..utils.atomic_writes import atomic_write
 from ..utils.json_files import to_json
 from ..utils.outputs import locked_output
 from .engine import TruncationCounts, WindowPredictor, threads_of_worker
@@ -91,51 +94,57 @@ class Lines(AppendableFormat):
         return self.header.encode()
 
 
-def write_part(
+def write_windows(
     out: str | os.PathLike[str],
     predictor: WindowPredictor,
     rows: Iterable[LocatedRow],
     *,
-    part: str,
+    part: str | None,
     provenance: Mapping[str, Any],
     inputs: Sequence[object] = (),
     format: OutputFormat = "auto",
     overwrite: bool = False,
-    workers: int | None = 1,
-    on: str | None = None,
+    workers: Workers,
 ) -> int:
-    """Write one of several parts of predictions and its manifest; see `write_predictions`.
+    """Write the predictions of rows to a file, and its manifest; an interrupted file resumes.
 
-    Every part has the header of the whole table; to get it, each part also predicts the first row.
-    An interrupted part resumes.
+    The header of a table needs the columns of a prediction: the first row is predicted for it.
 
     Args:
-        rows: all rows, which are read to count them.
-        part: `I/N`; each part gets consecutive windows of rows.
+        out: a file; see `write_predictions`.
+        rows: all rows; read once, or twice for a part, to count them.
+        part: `I/N`: only the I-th of N parts of the rows, consecutive windows, with the header of
+            the whole table.
         provenance: everything that the predictions depend on except the rows, as JSON values.
         inputs: what the output must not be.
         overwrite: delete an existing file, finished or not.
-        workers, on: see `parallel.map`.
+
+    Returns:
+        The number of rows in the file.
 
     Raises:
-        DataError, OutputError: as in `write_predictions`; or the output is not a file, or was
-            started with other settings or rows.
+        DataError, OutputError: as in `write_predictions`; or the output was started with other
+            settings or rows.
         SettingsError: `part` is invalid.
     """
     format = _format_of(out, format)
     path = Path(out)
-    if os.fspath(out) == "-" or is_device(path):
-        raise DataError("a part is a file with a manifest next to it", fix="Name a file.")
-    Part.parse(part)
     if overwrite:
         remove_file(path, inputs)
+    chunks = predictor.chunks(rows)
+    first_chunks = list(islice(chunks, 1))
     columns = None
-    if format != "jsonl":
-        for first, *_ in islice(predictor.chunks(rows), 1):  # without rows there is no header
-            (prediction,), _ = predictor((0, [first]))
-            columns = list(_flatten_row(first[0].values, prediction))
+    if format != "jsonl" and first_chunks:  # without rows there is no header
+        ((first, values), *_) = first_chunks[0]
+        (prediction,), _ = predictor((0, [(first, values)]))
+        columns = list(_flatten_row(first.values, prediction))
     header = "" if columns is None else _check_encodable(_LINES[format](columns, 1), 1)
     counts = TruncationCounts()
+
+    def windows() -> Iterator[RowWindow[tuple[LocatedRow, Row]]]:
+        if part is None:
+            return row_windows(chain(first_chunks, chunks), _content_of)
+        return row_windows(predictor.chunks(rows), _content_of)
 
     def report(record: RowsRecord, is_new: bool) -> None:
         del is_new
@@ -143,15 +152,16 @@ def write_part(
         counts.num_truncated_rows += record.num_truncated
         counts.num_truncated_tokens += record.num_truncated_tokens
 
+    threads = threads_of_worker(workers.count, workers.cluster)
     manifest = FileJob(
         path,
-        lambda: row_windows(predictor.chunks(rows), _content_of),
-        _PredictLines(replace(predictor, threads=threads_of_worker(workers, on)), format, columns),
+        windows,
+        _PredictLines(replace(predictor, threads=threads), format, columns),
         Lines(header),
         {**provenance, "format": format, "header": header},
         part=part,
         inputs=inputs,
-        workers=Workers(workers, on, int(next(predictor.network.parameters()).is_cuda)),
+        workers=workers,
     ).run(report)
     for note in counts.notes():
         warnings.warn(note, BertworksWarning, stacklevel=2)

@@ -218,6 +218,16 @@ def read_provenance(out: Path) -> Mapping[str, Any]:
     return {}
 
 
+def check_has_manifest(out: Path) -> None:
+    """Check that a file, if it exists, was made window by window.
+
+    Raises:
+        OutputError: it was not.
+    """
+    if out.exists() and not manifest_path(out).exists():
+        raise exists_error(out)
+
+
 def remove_file(out: Path, inputs: Iterable[object] = ()) -> None:
     """Remove a file that was made window by window, finished or not, and its manifest.
 
@@ -313,7 +323,7 @@ class FileJob(Generic[T]):
                     windows = self.windows()
                     job.run(windows, self.make, store, report, self.workers, numbers=numbers)
                     store.finish()
-                if not job.records and numbers is None:
+                if not job.records and numbers is None and self.width:
                     raise DataError("there are no texts")
                 if numbers is not None and job.digest != settings[TEXTS]:  # were changed meanwhile
                     raise other_job_error("other texts", out)
@@ -350,13 +360,12 @@ class FileJob(Generic[T]):
         It is only read, unless the process that named it was killed before its last step.
         """
         out, file = self.out, manifest_path(self.out)
-        if not file.exists():
-            raise exists_error(out)
+        check_has_manifest(out)
         try:
             manifest = OutputManifest.read(file)
         except ValueError:
             fix = "Choose another output path, or start again with --overwrite (overwrite=True)."
-            what = "is damaged, or does not describe vectors"
+            what = "is damaged, or no manifest"
             raise DataError(what, where=str(file), fix=fix) from None
         check_settings(manifest.settings, settings, out)
         manifest.check(out)
