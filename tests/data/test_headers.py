@@ -25,10 +25,12 @@ PAIRS = [
     *(("label", "predicted_label"), ("Gold label", "Model prediction"), ("trueLabel", "predLabel")),
     *(("gold_sentiment", "predicted_sentiment"), ("ground-truth", "guess"), ("true", "pred")),
     *(("TRUE_LABEL", "PRED_LABEL"), ("ref", "hyp"), ("label", "output"), ("class", "y-hat")),
+    *(("targets", "outputs"), ("targets", "preds")),
 ]
 TEXT_HEADERS = [
     *("comment", "Comment", "text", "review", "tweet", "message", "question", "utterance"),
     *("comment_text", "tweetText", "review.body", "input_text", "sentence1", "text_en"),
+    *("document", "txt"),
 ]
 # Names that no list can hold: other languages, and other fields.
 OTHER_NAMES = ["wahrheit", "vorhersage", "avis", "verbatim", "Betreff", "remark", "yolo", "stuff"]

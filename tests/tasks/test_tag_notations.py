@@ -71,12 +71,21 @@ SPELLINGS: dict[str, Callable[[str, str], str]] = {
     "PER-B": lambda mark, kind: f"{kind}-{mark}",
     "PER_B": lambda mark, kind: f"{kind}_{mark}",
     "per.b": lambda mark, kind: f"{kind}.{mark}".lower(),
+    "B PER": lambda mark, kind: f"{mark} {kind}",
+    "<B-PER>": lambda mark, kind: f"<{mark}-{kind}>",
+    "[PER_B]": lambda mark, kind: f"[{kind}_{mark}]",
+}
+# Without a joint, a table needs two markers of one type.
+WITHOUT_JOINT: dict[str, Callable[[str, str], str]] = {
+    "BPER": lambda mark, kind: f"{mark}{kind}",
+    "PERB": lambda mark, kind: f"{kind}{mark}",
+    "<PerB>": lambda mark, kind: f"<{kind}{mark}>",
 }
 
 
 def respell(tags: Sequence[str], spelling: str) -> list[str]:
     """Tags with `B-PER` in another spelling; those of spellings in small letters have `o`."""
-    write = SPELLINGS[spelling]
+    write = (SPELLINGS | WITHOUT_JOINT)[spelling]
     outside = "o" if spelling.islower() else "O"
     return [outside if tag == "O" else write(tag[0], tag[2:]) for tag in tags]
 
@@ -245,6 +254,11 @@ def test_plain_tags_are_no_spans(tags):
         ("B-PER I O", {"PER", ""}),
         ("B M E S", {""}),
         ("U-PER", {"PER"}),
+        ("O BPER IPER BLOC", {"PER", "LOC"}),
+        ("O PERSONB PERSONE PLACES", {"PERSON", "PLACE"}),
+        ("BEGIN-PER IN-PER O", {"PER"}),
+        ("<B-PER> <I-PER> <O>", {"PER"}),
+        ("O JOB SUB", {"JOB", "SUB"}),  # names that end with a marker's letter
     ],
 )
 def test_types_of_spans_are_recognised(tags, types):
@@ -257,7 +271,8 @@ def test_types_of_spans_are_recognised(tags, types):
     "tags",
     [
         "O B-PER I-PER NOUN",
-        "O BPER IPER",
+        "O BPER IPER NOUN",
+        "O <B-PER> NOUN",
         "O B-PER PER-B",
         "(PER* * *)",
         "O O O DB-PER HB-PER",
@@ -274,7 +289,7 @@ def test_tags_that_only_look_like_spans_are_warned_of(tags):
 
 
 @pytest.mark.parametrize("scheme", ["bio", "bioes"])
-@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize("spelling", [*SPELLINGS, *WITHOUT_JOINT])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_all_notations_teach_the_same(name, spelling, scheme):
     expected = [Span("PER", 0, 1), Span("PER", 1, 4), Span("LOC", 5, 7), Span("LOC", 7, 8)]

@@ -39,10 +39,20 @@ PAIR_NAMES = (
     ("sentence_a", "sentence_b"),
     ("query", "passage"),
 )
-TEXT_NAMES = ("text", "sentence", "content", "review", "document", "comment", "tweet", "utterance")
+TEXT_NAMES = (
+    "text",
+    "sentence",
+    "content",
+    "review",
+    "document",
+    "comment",
+    "tweet",
+    "utterance",
+    "txt",
+)
 GOLD_NAMES = ("y_true", "gold", "truth", "ground_truth", "gt", "true_label", "true_labels")
 LABEL_NAMES = (
-    *("label", "labels", "quality", "gold_label", "class", "category", "target"),
+    *("label", "labels", "quality", "gold_label", "class", "category", "target", "targets"),
     *GOLD_NAMES,
 )
 VALUE_NAMES = (
@@ -57,7 +67,7 @@ PREDICTION = "prediction"
 PREDICTED_NAMES = (
     *(PREDICTION, "predicted", "predictions", "predicted_label", "predicted_labels", "pred"),
     *("y_pred", "preds", "pred_label", "pred_labels", "y_hat", "yhat", "guess", "guesses"),
-    "output",
+    *("output", "outputs"),
 )
 _ID_NAMES = frozenset({"id", "idx", "index", "unnamed: 0", ""})
 _LABEL = re.compile(r"[\w:./+-]+")
@@ -161,7 +171,8 @@ def missing_column_error(rows: Rows, role: str, fix: str) -> DataError:
 
 def _guess_texts(rows: Rows, label: str | None) -> tuple[str, str | None]:
     first_row = rows.sample[0] if rows.sample else {}
-    if first_row and all(_is_words(v) for name, v in first_row.items() if name != "document"):
+    cells = [value for name, value in first_row.items() if name != "document"]
+    if cells and all(map(_is_words, cells)):
         raise DataError(
             "its rows are not texts but lists of words: "
             f"{truncate_repr(next(iter(first_row.values())))}",

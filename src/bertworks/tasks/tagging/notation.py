@@ -4,14 +4,15 @@ A tag has a marker (the position of a word in its span) and the type of the span
 
 | notation | examples |
 |---|---|
-| marker first | `B-PER`, `B_PER`, `B:PER`, `b-per`, `BEGIN-PER` |
-| marker last | `PER-B`, `PER_B`, `PER.I` |
+| marker first | `B-PER`, `B_PER`, `B:PER`, `B PER`, `b-per`, `BEGIN-PER`, `BPER` |
+| marker last | `PER-B`, `PER_B`, `PER.I`, `PERB` |
 | marker alone | `B`, `I`, `O`: the type is empty |
 | type alone, with `O` | `PER`, `LOC`: adjacent words of one type are one span |
 
-All markers of IOB1, IOB2, IOE1, IOE2, IOBES, BILOU, BMES, BMEWO and BMEWO+ are read. Some scripts
-for BERT label more than words: the rest of a word (`X`), `[CLS]`, `[SEP]` and padding. These are no
-tags: what has them is neither trained nor scored.
+All markers of IOB1, IOB2, IOE1, IOE2, IOBES, BILOU, BMES, BMEWO and BMEWO+ are read. Brackets
+around a tag (`<B-PER>`) are ignored. Some scripts for BERT label more than words: the rest of a
+word (`X`), `[CLS]`, `[SEP]` and padding. These are no tags: what has them is neither trained nor
+scored.
 
 The result is written `B-PER`, with the markers B, I, E and S (see `tags.py`), and O.
 """
@@ -28,16 +29,15 @@ from ...errors import shorten_list
 from .tags import OUTSIDE_TAG, join_tag, split_tag
 
 _MARKERS: Mapping[str, str] = {
-    **dict.fromkeys(("B", "BEG", "BEGIN", "START"), "B"),
-    **dict.fromkeys(("I", "M", "INSIDE", "MID", "MIDDLE", "INTERMEDIATE"), "I"),
+    **dict.fromkeys(("B", "BEG", "BEGIN", "BEGINNING", "START"), "B"),
+    **dict.fromkeys(("I", "M", "IN", "INSIDE", "MID", "MIDDLE", "INTERMEDIATE"), "I"),
     **dict.fromkeys(("E", "L", "END", "LAST"), "E"),
     **dict.fromkeys(("S", "U", "W", "SINGLE", "SINGLETON", "UNIT", "WHOLE"), "S"),
 }
 """The markers in capital letters, and the letters that they mean."""
 
-_JOINT = r"(?:[^\w\s]|_)"
-_FIRST = re.compile(rf"([A-Za-z]+){_JOINT}(.+)", re.DOTALL)
-_LAST = re.compile(rf"(.+){_JOINT}([A-Za-z]+)", re.DOTALL)
+_JOINT = r"(?:[^\w\s]|_| )"
+_BRACKETS = re.compile(r"<(.+)>|\[(.+)\]|\((.+)\)|\{(.+)\}", re.DOTALL)
 _SHORT_START = re.compile(rf"[A-Z]{{1,2}}{_JOINT}(.+)", re.DOTALL)
 _USUAL = re.compile(r"[BIESLU]-.+", re.DOTALL)
 # LingPipe's BMEWO+ also marks the words outside that are next to a span.
@@ -48,7 +48,16 @@ _UNLABELLED = re.compile(
     re.IGNORECASE,
 )
 
-_Position = Literal["first", "last", "alone", "none"]
+_Position = Literal["first", "last", "alone", "joined first", "joined last", "none"]
+_PATTERNS: Mapping[_Position, re.Pattern[str]] = {
+    "first": re.compile(rf"(?P<marker>[A-Za-z]+){_JOINT}(?P<type>.+)", re.DOTALL),
+    "last": re.compile(rf"(?P<type>.+){_JOINT}(?P<marker>[A-Za-z]+)", re.DOTALL),
+    "alone": re.compile(r"(?P<marker>[A-Za-z]+)(?P<type>)"),
+    "joined first": re.compile(r"(?P<marker>[BIMESLUW])(?P<type>\w{2,})"),
+    "joined last": re.compile(r"(?P<type>\w{2,})(?P<marker>[BIMESLUW])"),
+}
+"""Where tags have their markers, in the order in which notations are tried."""
+_WITHOUT_JOINT: tuple[_Position, ...] = ("joined first", "joined last")
 _SCHEMES = (
     ("IO", "I"),
     ("BIO", "BI"),
@@ -118,7 +127,7 @@ def find_notation(tags: Iterable[str]) -> Notation | None:
     span_tags = [tag for tag in words if not _is_outside(tag)]
     if not span_tags:
         return None
-    for position in ("first", "last", "alone"):
+    for position in _PATTERNS:
         parts = [_split(tag, position) or _split(tag, "alone") for tag in span_tags]
         pairs = [part for part in parts if part is not None]
         if len(pairs) < len(span_tags) or (
@@ -126,7 +135,11 @@ def find_notation(tags: Iterable[str]) -> Notation | None:
         ):
             continue
         markers = frozenset(marker for marker, _ in pairs)
-        if _mark_spans(markers) or all(map(_USUAL.fullmatch, span_tags)):
+        if position in _WITHOUT_JOINT:
+            mark_spans = len(span_tags) < len(words) and _share_a_type(pairs)
+        else:
+            mark_spans = _mark_spans(markers) or all(map(_USUAL.fullmatch, span_tags))
+        if mark_spans:
             types = frozenset(kind for _, kind in pairs)
             usual_tags = {tag for tag in words if tag == OUTSIDE_TAG or split_tag(tag)[1]}
             is_usual = len(usual_tags) == len(words) and not unlabelled
@@ -148,7 +161,16 @@ def _mark_spans(markers: Collection[str]) -> bool:
     return letters >= {*"BI"} if are_words else bool(letters & {*"BI"})
 
 
+def _share_a_type(pairs: Iterable[tuple[str, str]]) -> bool:
+    """Whether a type has several markers, which only spans of several words have: BPER, IPER."""
+    letters: dict[str, set[str]] = {}
+    for marker, kind in pairs:
+        letters.setdefault(kind, set()).add(_MARKERS[marker])
+    return any(len(of_type & {*"BIE"}) > 1 for of_type in letters.values())
+
+
 def _is_outside(tag: str) -> bool:
+    tag = _strip_brackets(tag)
     return tag.upper() in _OUTSIDE_NAMES or _OUTSIDE_OF_BMEWO.fullmatch(tag) is not None
 
 
@@ -159,14 +181,16 @@ def _is_name(tag: str) -> bool:
 
 def _split(tag: str, position: _Position) -> tuple[str, str] | None:
     """The marker, in capital letters, and the type of a tag; None if it has no marker there."""
-    if position == "alone":
-        marker, kind = tag, ""
-    elif (parts := (_FIRST if position == "first" else _LAST).fullmatch(tag)) is None:
+    match = _PATTERNS[position].fullmatch(_strip_brackets(tag))
+    if match is None or (marker := match["marker"].upper()) not in _MARKERS:
         return None
-    else:
-        marker, kind = parts.groups() if position == "first" else reversed(parts.groups())
-    marker = marker.upper()
-    return (marker, kind) if marker in _MARKERS else None
+    return marker, match["type"]
+
+
+def _strip_brackets(tag: str) -> str:
+    """A tag without the brackets that enclose it."""
+    match = _BRACKETS.fullmatch(tag)
+    return tag if match is None else next(filter(None, match.groups()))
 
 
 def is_unlabelled(tag: str, types: Collection[str]) -> bool:
@@ -179,7 +203,7 @@ def read_tag(tag: str, types: frozenset[str]) -> str | None:
     """A tag as this package writes it: `B-PER`, or `O`; None if it is no tag of these types."""
     if tag in types and tag:
         return join_tag("I", tag)
-    for position in ("first", "last", "alone"):
+    for position in _PATTERNS:
         parts = _split(tag, position)
         if parts is not None and parts[1] in types:
             return join_tag(_MARKERS[parts[0]], parts[1])
@@ -237,6 +261,10 @@ def _find_start_tag(tags: Collection[str]) -> str | None:
         splits = _split(tag, "first"), _split(tag, "last")
         if any(part is not None and part[0] in ("B", "BEGIN") for part in splits):
             return tag
-        if len(tag) > 2 and tag[0] == "B" and {f"I{tag[1:]}", f"M{tag[1:]}"} & {*tags}:
-            return tag
+    for position in _WITHOUT_JOINT:
+        of_tags = {tag: _split(tag, position) for tag in tags}
+        kinds = {part[1] for part in of_tags.values() if part is not None and part[0] in "IM"}
+        for tag, part in of_tags.items():
+            if part is not None and part[0] == "B" and part[1] in kinds:
+                return tag
     return None
