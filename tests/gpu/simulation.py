@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import bertworks
 from bertworks.checkpoints import weights as weight_files
+from bertworks.training import operations
 
 _PACKAGE = Path(bertworks.__file__).parent
 _GPU, _CPU = torch.device("cuda:0"), torch.device("cpu")
@@ -471,6 +472,7 @@ def simulated_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[Counts]:
         stack.enter_context(mock.patch.object(nn.Module, "to", _module_to))
         stack.enter_context(mock.patch.object(Tensor, "pin_memory", lambda self: self))
         stack.enter_context(mock.patch.object(weight_files, "save_file", _save_file))
+        stack.enter_context(mock.patch.object(operations, "_measure_peak", return_value=1e12))
         stack.enter_context(mock.patch.object(clip_grad, *_grouping()))
         stack.enter_context(_Mode())
         yield _counts

@@ -16,10 +16,9 @@ from bertworks.nn.varlen_attention import choose_kernel
 from bertworks.packed import Layout
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training import fit
-from bertworks.utils.progress import Progress
 from tests.checkpoints.oracles import CONFIG_CLASSES, geometry
 from tests.training.letters import WORD_PIECES
-from tests.training.tiny_run import tiny_run
+from tests.training.tiny_run import StopAt, tiny_run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 
@@ -88,7 +87,7 @@ def test_dropout_drops_its_share_and_repeats_with_the_seed(dtype: torch.dtype) -
     assert abs(1 - len(nonzero) / draws - dropout) < 5 * (dropout * (1 - dropout) / draws) ** 0.5
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("family", CONFIG_CLASSES)
 def test_vectors_of_a_family_are_those_of_the_cpu(family: str, precision: str) -> None:
     tokenizer = Tokenizer.from_vocabulary(WORD_PIECES)
@@ -126,20 +125,12 @@ def test_a_step_never_waits_but_for_its_loss(
     tiny_run(prepared_data, tmp_path / "run", steps=4, device=CARD)
 
 
-class StopAt(Progress):
-    """Ends a run at a step as an error would."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__()
-        self.step = step
-
-    def train(self, step: int, *_: Any, **__: Any) -> None:
-        if step == self.step:
-            raise InterruptedError
-
-
-def test_a_resumed_run_has_the_same_bits(prepared_data: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_resumed_run_has_the_same_bits(
+    precision: str, prepared_data: Path, tmp_path: Path
+) -> None:
     settings: dict[str, Any] = {"steps": 12, "device": CARD, "deterministic": True}
+    settings["precision"] = precision
     whole = tiny_run(prepared_data, tmp_path / "whole", **settings)
     with pytest.raises(InterruptedError):
         tiny_run(prepared_data, tmp_path / "parts", progress=StopAt(8), **settings)

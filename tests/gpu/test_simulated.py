@@ -9,21 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from bertworks.errors import SettingsError
+from bertworks.errors import SettingsError, TrainingError
 from bertworks.model import Model
+from bertworks.nn import device as devices
 from bertworks.nn import varlen_attention
 from bertworks.nn.attention import attention
+from bertworks.nn.device import resolve_auto
 from bertworks.nn.losses import _chunk_and_group, linear_cross_entropy
 from bertworks.packed import Layout
+from bertworks.tasks.pretraining.network import PretrainingNetwork
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.training import fit
+from bertworks.training import fit, loss_scaling
 from bertworks.training.finetune import finetune
 from bertworks.training.precision import determinism
 from bertworks.training.sharding import shard
 from tests.training.letters import GEOMETRY, WORD_PIECES
 from tests.training.test_finetune_tasks import TASKS
-from tests.training.tiny_run import tiny_run
+from tests.training.tiny_run import StopAt, tiny_run
 
 from .simulation import Counts, simulated_gpu
 
@@ -121,14 +125,13 @@ def test_a_step_of_pretraining_waits_once(
     check_steps(step_counts, set() if has_score_bias else {0.1})
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_vectors_are_those_of_the_cpu(precision: str, gpu: Counts) -> None:
     texts = ["a b c", "x", "d e f g h a b", "c d"] * 3
-    settings = {"precision": precision, "batch_tokens": 16}
     model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
-    expected = model.embed(texts, **settings)
+    expected = model.embed(texts, precision="fp32")
     model.network.to("cuda:0")
-    vectors = model.embed(texts, **settings)
+    vectors = model.embed(texts, precision=precision, batch_tokens=16)
     bound = 1e-5 if precision == "fp32" else 0.02
     assert np.abs(vectors - expected).max() < bound
     assert gpu.attention_dropouts
@@ -140,6 +143,136 @@ def test_bits_that_do_not_depend_on_the_batch_are_refused(gpu: Counts) -> None:
     model.network.to("cuda:0")
     with pytest.raises(SettingsError, match="on cuda a text's bits depend on its batch"):
         model.embed(["a b c"], deterministic=True)
+
+
+# ------------------------------------------------------------------------------------------ float16
+
+
+def train_in_float16(data: Path, out: Path, **settings: Any) -> Any:
+    usual = {"precision": "fp16", "device": "cuda:0", "steps": 4, "batch_size": 4, "log_every": 1}
+    return tiny_run(data, out, **{**usual, "eval_every": 10, **settings})
+
+
+def journal_of(result: Any) -> list[dict[str, Any]]:
+    return [line for line in result.run.lines() if line["kind"] == "train"]
+
+
+def test_float16_trains_like_float32(prepared_data: Path, tmp_path: Path) -> None:
+    """Also on a card before Ampere, which has no flash attention, and where `auto` chooses it."""
+    with simulated_gpu((7, 5)):
+        varlen_attention._capability.cache_clear()
+        runs = [
+            train_in_float16(prepared_data, tmp_path / name, precision=name)
+            for name in ("auto", "fp32")
+        ]
+    varlen_attention._capability.cache_clear()
+    half_lines, single_lines = map(journal_of, runs)
+    assert runs[0].run.settings()["precision"] == "fp16"
+    assert {line["loss_scale"] for line in half_lines} == {2.0**16}
+    for own, expected in zip(half_lines, single_lines, strict=True):
+        assert own["loss"] == pytest.approx(expected["loss"], rel=2e-3)
+        assert own["grad_norm"] == pytest.approx(expected["grad_norm"], rel=0.05)
+
+
+def test_an_overflow_repeats_the_step_with_a_smaller_scale(
+    gpu: Counts, prepared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loss_scaling.LossScale.__init__, "__defaults__", (2.0**30, 0, 0))
+    large_lines = journal_of(train_in_float16(prepared_data, tmp_path / "large"))
+    assert large_lines[0]["overflows"] >= 5
+    assert large_lines[-1]["loss_scale"] == 2.0 ** (30 - large_lines[-1]["overflows"])
+    assert [line["step"] for line in large_lines] == [1, 2, 3, 4]
+    monkeypatch.setattr(loss_scaling.LossScale.__init__, "__defaults__", (2.0**12, 0, 0))
+    small_lines = journal_of(train_in_float16(prepared_data, tmp_path / "small"))
+    assert small_lines[-1]["overflows"] == 0
+    assert [one["examples"] for one in large_lines] == [one["examples"] for one in small_lines]
+    # Dropout differs where a step was repeated.
+    for one, other in zip(large_lines, small_lines, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=0.05)
+        assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=0.3)
+
+
+def test_a_resumed_run_has_the_scale_and_the_bits(
+    gpu: Counts, prepared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scale doubles every three steps, also across the interruption."""
+    monkeypatch.setattr(loss_scaling, "GROWTH_INTERVAL", 3)
+    settings: dict[str, Any] = {"steps": 7, "checkpoint_every": 2}
+    whole = train_in_float16(prepared_data, tmp_path / "whole", **settings)
+    with pytest.raises(InterruptedError):
+        train_in_float16(prepared_data, tmp_path / "parts", progress=StopAt(5), **settings)
+    second_run = train_in_float16(prepared_data, tmp_path / "parts", **settings)
+    assert second_run.resumed_step == 4
+    lines = [[{**line, "time": None} for line in journal_of(run)] for run in (whole, second_run)]
+    assert lines[0] == lines[1]
+    exponents = [np.log2(line["loss_scale"]) for line in lines[0]]
+    assert exponents == [16, 16, 17, 17, 17, 18, 18]
+    weights = [load_file(run.run.model / "model.safetensors") for run in (whole, second_run)]
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_values_that_overflow_at_any_scale_end_the_run(
+    what: str, gpu: Counts, prepared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = PretrainingNetwork.forward
+
+    def forward_and_spoil(network: Any, batch: Any) -> dict[str, torch.Tensor]:
+        losses = forward(network, batch)
+        if what == "loss":
+            return {name: loss * torch.inf for name, loss in losses.items()}
+        for loss in losses.values():
+            loss.register_hook(lambda gradient: gradient * torch.inf)
+        return losses
+
+    monkeypatch.setattr(PretrainingNetwork, "forward", forward_and_spoil)
+    with pytest.raises(TrainingError, match=rf"the {what} of step 1 .*precision=fp32") as raised:
+        train_in_float16(prepared_data, tmp_path / "run")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("growth", [1, 3])
+def test_the_scale_is_that_of_pytorch(growth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss_scaling, "GROWTH_INTERVAL", growth)
+    peer = torch.amp.GradScaler("cpu", growth_interval=growth)
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter])
+    own = loss_scaling.LossScale()
+    is_step_finite = np.random.default_rng(0).random(40) < 0.7
+    for is_finite in is_step_finite:
+        parameter.grad = torch.ones(1) if is_finite else torch.full((1,), torch.inf)
+        peer.scale(torch.ones(1))
+        peer.step(optimizer)
+        peer.update()
+        if is_finite:
+            own.grow()
+        else:
+            assert own.shrink()
+        assert own.value == peer.get_scale()
+    assert own.num_overflows == np.sum(~is_step_finite)
+
+
+def test_precisions_that_a_device_lacks_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "is_fast_at_bfloat16", devices.has_bfloat16)
+    model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
+    rows = [{"text": "a b", "label": "x"}, {"text": "c d", "label": "y"}] * 4
+    settings: dict[str, Any] = {"train": rows, "out": tmp_path / "run", "device": "cpu"}
+    with pytest.raises(SettingsError, match="precision=fp16: float16 is for CUDA"):
+        finetune(model, "classification", precision="fp16", **settings)
+    with pytest.raises(SettingsError, match="precision=fp16: float16 is for CUDA"):
+        model.embed(["a b"], precision="fp16")
+    with simulated_gpu((7, 5)):
+        with pytest.raises(SettingsError, match=r"this card has no bfloat16 .*precision=fp16"):
+            finetune(model, "classification", precision="bf16", **settings | {"device": "cuda:0"})
+        assert resolve_auto("cuda:0") == "fp32"
+        assert resolve_auto("cuda:0", training=True) == "fp16"
+    with simulated_gpu((6, 1)):
+        assert resolve_auto("cuda:0", training=True) == "fp32"
+    with simulated_gpu((8, 0)):
+        assert resolve_auto("cuda:0", training=True) == "bf16"
+    assert not (tmp_path / "run").exists()
 
 
 # ---------------------------------------------------------------------------------------- attention

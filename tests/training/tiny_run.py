@@ -10,6 +10,7 @@ import torch
 
 from bertworks.training.pretrain import PretrainResult, pretrain
 from bertworks.utils import directories
+from bertworks.utils.progress import Progress
 
 STEPS = 40
 
@@ -33,6 +34,18 @@ def tiny_run(data: Path, out: Path, **values: Any) -> PretrainResult:
         "tensorboard": False,
     }
     return pretrain(out=out, **{**settings, **values})
+
+
+class StopAt(Progress):
+    """Ends a run at a step as an error would."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.step = step
+
+    def train(self, step: int, *_: Any, **__: Any) -> None:
+        if step == self.step:
+            raise InterruptedError
 
 
 def run_slowly(data: Path, out: Path, seconds: float) -> None:

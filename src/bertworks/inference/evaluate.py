@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-import torch
-
 from ..data.rows import chunks
 from ..errors import CheckpointError, DataError
 from ..nn.device import dtype_of
@@ -76,6 +74,6 @@ def evaluate(
     notes = evaluator.notes()
     if settings.precision == "int8":
         notes = [*notes, "computed with 8-bit weights"]
-    elif dtype_of(settings.precision, next(network.parameters()).device) is torch.bfloat16:
-        notes = [*notes, "computed in bfloat16"]
+    elif (dtype := dtype_of(settings.precision, next(network.parameters()).device)) is not None:
+        notes = [*notes, f"computed in {str(dtype).removeprefix('torch.')}"]
     return Evaluation(metrics, rows, notes, evaluator.breakdown() if breakdown else Breakdown())

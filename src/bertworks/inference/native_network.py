@@ -119,6 +119,8 @@ class NativeNetwork:
                 damaged, or have changed.
         """
         automatic: Precision = "bf16" if has_kernels("bf16") else "fp32"
+        if precision == "fp16":
+            raise needs_pytorch_error("precision=fp16, on CUDA,", where=self._where)
         native_precision = automatic if precision == "auto" else precision
         with self._lock:
             if native_precision not in self._encoders:

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..errors import BertworksError, BertworksWarning
+from ..errors import BertworksError, BertworksWarning, SettingsError
 from ..settings.literals import InferencePrecision
 from .encoder import Encoder
 
+_FIRST_FLOAT16_CAPABILITY = (7, 0)  # Volta: the first with fast products of matrices
 _RANDOM_INITIALIZERS = frozenset((Tensor.normal_, Tensor.uniform_))
 
 
@@ -113,7 +114,13 @@ def dtype_of(precision: InferencePrecision, device: torch.device | str) -> torch
     """Return the dtype to compute in; None: the dtype of the parameters.
 
     With int8, it is the dtype of everything that is not computed in int8.
+
+    Raises:
+        SettingsError: the device cannot compute in this precision.
     """
+    check_precision(precision, device)
+    if precision == "fp16":
+        return torch.float16
     if precision == "fp32" or (precision in ("auto", "int8") and not is_fast_at_bfloat16(device)):
         return None
     if not has_bfloat16(device):
@@ -126,9 +133,35 @@ def dtype_of(precision: InferencePrecision, device: torch.device | str) -> torch
     return torch.bfloat16
 
 
-def resolve_auto(device: torch.device | str) -> Literal["fp32", "bf16"]:
-    """Return the precision that "auto" means on a device."""
-    return "fp32" if dtype_of("auto", device) is None else "bf16"
+def check_precision(precision: InferencePrecision, device: torch.device | str) -> None:
+    """Raise `SettingsError` if a device cannot compute in a precision, or only by emulation."""
+    is_cuda = torch.device(device).type == "cuda"
+    if precision == "fp16" and not is_cuda:
+        raise SettingsError(
+            f"precision=fp16: float16 is for CUDA, not for {torch.device(device).type}",
+            fix="Use precision=bf16 or fp32, or auto, which chooses.",
+        )
+    if precision == "bf16" and is_cuda and not has_bfloat16(device):
+        raise SettingsError(
+            "precision=bf16: this card has no bfloat16 (cards since NVIDIA's Ampere do)",
+            fix="Use precision=fp16 or fp32; auto chooses.",
+        )
+
+
+def resolve_auto(
+    device: torch.device | str, *, training: bool = False
+) -> Literal["fp32", "bf16", "fp16"]:
+    """Return the precision that "auto" means on a device.
+
+    Args:
+        training: whether a network is trained: then float16, with a scaled loss, is chosen on cards
+            that multiply it fast and have no bfloat16. In inference a network may overflow.
+    """
+    if dtype_of("auto", device) is not None:
+        return "bf16"
+    is_cuda = training and torch.device(device).type == "cuda"
+    is_fast = is_cuda and torch.cuda.get_device_capability(device) >= _FIRST_FLOAT16_CAPABILITY
+    return "fp16" if is_fast else "fp32"
 
 
 def is_finite(tensor: Tensor) -> bool:

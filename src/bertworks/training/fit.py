@@ -8,6 +8,7 @@ of the weights:
     sum the batch's counts (masked tokens, rows) over micro-batches and ranks
     for each micro-batch: loss = Σ over losses of  sum / total count; backward
     sum the gradients over ranks, and clip them to a norm of `max_grad_norm`
+    in float16, if the gradients overflowed: compute them again                loss_scaling.py
     stop if the loss or the norm is not finite: the weights are still unchanged
     optimizer step at this step's learning rate                               optimizer.py
     at intervals: a line in the journal, an evaluation, a checkpoint          recorder.py, state.py
@@ -25,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -40,6 +41,7 @@ from . import machine
 from .checkpoint import save_weights
 from .distributed import ProcessGroup, check_can_split, process_group
 from .freezing import frozen_parameters, unfreeze
+from .loss_scaling import LossScale
 from .optimizer import Average, build_optimizer, set_step
 from .plan import Phase, Plan, batch_of
 from .precision import activation_checkpointing, determinism
@@ -191,6 +193,8 @@ class _Loop:
         state = self.checkpointer.resume(self.settings.seed)
         if state is not None:
             self.state, self.saved_step = state, state.step
+        is_half = self.dtype is torch.float16
+        self.state.loss_scale = (self.state.loss_scale or LossScale()) if is_half else None
         self.recorder.begin(
             self.state.step,
             self.state.seconds,
@@ -242,7 +246,7 @@ class _Loop:
         totals = self.group.sum_counts({**sizes, **stop, **counts})
         if totals["stop"]:
             self.stop(request.signal_number or signal.SIGTERM)
-        loss, losses, grad_norm = self.gradients(batch, totals)
+        loss, losses, grad_norm = self.finite_gradients(batch, totals)
         lr = set_step(self.optimizer, self.settings, self.state.step, self.total)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -250,6 +254,8 @@ class _Loop:
         state = self.state
         state.step, state.position = state.step + 1, batch.end
         self.average.update(state.step)
+        if state.loss_scale is not None:
+            state.loss_scale.grow()
         state.tokens += totals["tokens"]
         state.examples += totals["examples"]
         for name, value in {"loss": loss, "grad_norm": grad_norm, "steps": 1, **losses}.items():
@@ -288,10 +294,24 @@ class _Loop:
         if is_saved or self.is_over:
             self.save()
 
+    def finite_gradients(
+        self, batch: GlobalBatch, totals: Mapping[str, int]
+    ) -> tuple[float, dict[str, float], float]:
+        """Do as `gradients`; in float16, again with a smaller scale while gradients overflow."""
+        scale = self.state.loss_scale
+        while True:
+            loss, losses, grad_norm = self.gradients(batch, totals)
+            if math.isfinite(loss + grad_norm):
+                return loss, losses, grad_norm
+            if scale is None or not math.isfinite(loss) or not scale.shrink():
+                self.raise_non_finite(batch, "gradient" if math.isfinite(loss) else "loss")
+            self.optimizer.zero_grad(set_to_none=True)
+
     def gradients(
         self, batch: GlobalBatch, totals: Mapping[str, int]
     ) -> tuple[float, dict[str, float], float]:
         """Compute the clipped gradients of the global batch; return loss, part losses and norm."""
+        scale = 1.0 if self.state.loss_scale is None else self.state.loss_scale.value
         sums: dict[str, torch.Tensor] = {}
         rounds = batch.rounds if self.is_sharded else len(batch.micro_batches)
         for number in range(1, rounds + 1):
@@ -308,23 +328,27 @@ class _Loop:
                     for name in losses
                 }
                 # The process group averages gradients over ranks; the update needs their sum.
-                (sum(means.values()) * self.group.world).backward()
+                (sum(means.values()) * (self.group.world * scale)).backward()
             for name, mean in means.items():
                 sums[f"loss/{name}"] = sums.get(f"loss/{name}", 0) + mean.detach()
         values = self.group.sum_tensor(torch.stack(list(sums.values())))
+        if scale != 1:
+            gradients = [one.grad for one in self.parameters if one.grad is not None]
+            torch._foreach_mul_(gradients, 1 / scale)
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.max_grad_norm)
         norm = full_tensor(norm) if self.is_sharded else norm
         *parts, grad_norm = torch.cat((values, norm[None])).tolist()  # waits for the device, once
-        loss = sum(parts)
-        if not math.isfinite(loss + grad_norm):
-            self.raise_non_finite(batch, "gradient" if math.isfinite(loss) else "loss")
-        return loss, dict(zip(sums, parts, strict=True)), grad_norm
+        return sum(parts), dict(zip(sums, parts, strict=True)), grad_norm
 
     def log(self, lr: float) -> None:
         """Write a journal line: means over the steps since the last line."""
         steps = self.state.recent.pop("steps")
         means = {name: value / steps for name, value in self.state.recent.items()}
         self.state.recent = {}
+        scale = self.state.loss_scale
+        scaling: dict[str, float] = {}
+        if scale is not None:
+            scaling = {"loss_scale": scale.value, "overflows": scale.num_overflows}
         self.recorder.write_train(
             {
                 "step": self.state.step,
@@ -336,6 +360,7 @@ class _Loop:
                 "lr": lr,
                 "tokens": self.state.tokens,
                 "examples": self.state.examples,
+                **scaling,
             }
         )
 
@@ -419,11 +444,14 @@ class _Loop:
                 "untouched.",
             )
 
-    def raise_non_finite(self, batch: GlobalBatch, what: str) -> None:
+    def raise_non_finite(self, batch: GlobalBatch, what: str) -> NoReturn:
         """Raise `TrainingError` for a value that is not finite, before it changes the weights."""
         phase = self.phases[self.state.phase].name
+        is_half = self.dtype is torch.float16
+        precision = ", or train with precision=fp32 (float16 ends at 65,504)" if is_half else ""
         raise TrainingError(
             f"the {what} of step {self.state.step + 1} is not finite; "
             f"its batch begins at {batch.start} of phase {phase!r}",
-            fix="Look at that data, or lower the learning rate; the last checkpoint is untouched.",
+            fix=f"Look at that data, or lower the learning rate{precision}; the last checkpoint is "
+            "untouched.",
         )

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ..errors import SettingsError
-from ..nn.device import resolve_auto
+from ..nn.device import check_precision, resolve_auto
 from ..nn.encoder import Encoder
 from ..runs.run_directory import RunDirectory
 from ..settings.literals import Precision
@@ -28,17 +28,20 @@ def resolve_precision(
     Args:
         out: the run directory, which may not exist yet; None: no run is resumed.
         keys: of the nested group of settings that contains the precision, if any.
+
+    Raises:
+        SettingsError: the device cannot compute in this precision.
     """
-    if precision != "auto":
-        return precision
     run = None if out is None else RunDirectory(out)
-    if run is None or not run.settings_file.is_file():
-        return resolve_auto(device)
-    settings: Any = run.settings()
-    for name in keys:
-        settings = settings.get(name) or {}
-    recorded: Precision = settings.get("precision", precision)
-    return recorded
+    if precision == "auto" and (run is None or not run.settings_file.is_file()):
+        return resolve_auto(device, training=True)
+    if precision == "auto" and run is not None:
+        settings: Any = run.settings()
+        for name in keys:
+            settings = settings.get(name) or {}
+        precision = settings.get("precision", precision)
+    check_precision(precision, device)
+    return precision
 
 
 @contextmanager

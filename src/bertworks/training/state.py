@@ -23,6 +23,7 @@ from .checkpoint import (
     write_tensors,
 )
 from .distributed import ProcessGroup
+from .loss_scaling import LossScale
 from .plan import Plan
 from .random_state import get_random_state, seed_everything, set_random_state
 from .sharding import is_sharded
@@ -45,6 +46,17 @@ class TrainState:
     best_step: int | None = None  # the step of the best evaluation; `best_value` is its metric
     best_value: float | None = None
     best_sha256: str | None = None  # checksum of the file of the best weights; only on rank 0
+    loss_scale: LossScale | None = None  # in float16
+
+    @classmethod
+    def from_saved(cls, values: Mapping[str, Any]) -> TrainState:
+        """Return the state of a checkpoint, as `asdict` made it."""
+        scale = values["loss_scale"]
+        own = {
+            "position": Position(*values["position"]),
+            "loss_scale": None if scale is None else LossScale(**scale),
+        }
+        return cls(**{**values, **own})
 
 
 @dataclass(frozen=True)
@@ -147,8 +159,7 @@ class Checkpointer:
             return None
         restore(checkpoint, self.network, self.optimizer)
         saved_state = checkpoint.state
-        position = Position(*saved_state["train"]["position"])
-        state = TrainState(**{**saved_state["train"], "position": position})
+        state = TrainState.from_saved(saved_state["train"])
         if group.is_main:
             _warn_of_changes(saved_state["facts"], self.facts)
         if group.rank < len(saved_state["random"]):
