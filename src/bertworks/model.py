@@ -295,7 +295,7 @@ class Model(EmbeddingModel):
             data: a path, or rows in memory (see `data.tables.Table`).
             json: write JSON Lines, whatever the file name.
             part: `I/N`: write only the I-th of N parts of the rows; `merge` joins them.
-            workers, on: number of processes, each with the model, and place; see `parallel.map`.
+            workers, on: number of processes, each with the model, and place; see `Workers`.
             overwrite: replace an existing file.
             settings: as in `predict`.
 
@@ -403,7 +403,7 @@ class Model(EmbeddingModel):
 
         Args:
             tables: as in `evaluate`; each is read by the process that evaluates it.
-            workers, on: number of processes, each with the model, and place; see `parallel.map`.
+            workers, on: number of processes, each with the model, and place; see `Workers`.
             settings: as in `evaluate`.
 
         Raises:
@@ -438,7 +438,7 @@ class Model(EmbeddingModel):
             data: texts, rows, a `.txt` file (one text per line), or a table.
             column: the text column of a table; detected if omitted.
             part: `I/N`: write only the I-th of N parts of the vectors; `merge` joins them.
-            workers, on: number of processes, each with the model, and place; see `parallel.map`.
+            workers, on: number of processes, each with the model, and place; see `Workers`.
             overwrite: delete an existing file, finished or not, and start again.
             progress: called with the number of rows done, and of all rows (0 if unknown).
             settings: as in `embed`.

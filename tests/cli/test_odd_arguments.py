@@ -105,11 +105,11 @@ def test_weight_of_a_source_is_bounded(world: World, tmp_path: Path, weight: str
 
 def test_numbers_of_processes_and_positions_are_bounded() -> None:
     from bertworks.convert.model_editing import extend_positions
-    from bertworks.jobs import parallel
+    from bertworks.jobs.parallel import Workers
     from bertworks.tuning.grid import seed_list
 
     with pytest.raises(SettingsError, match="at most 1,024 processes"):
-        next(parallel.map(abs, [1], workers=100_000))
+        next(Workers(100_000).map(abs, [1]))
     with pytest.raises(SettingsError, match="at most 10,000 runs"):
         seed_list(HUGE)
     with pytest.raises(SettingsError, match="at most 1,000,000"):

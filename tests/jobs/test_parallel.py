@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bertworks.errors import BertworksError, DataError, SettingsError
-from bertworks.jobs import parallel
+from bertworks.jobs.parallel import Workers
 
 
 class Work:
@@ -58,7 +58,7 @@ def test_results_are_in_order_and_few_parts_are_on_their_way(workers: int, tmp_p
             yield num_drawn
 
     results = []
-    for result in parallel.map(Work(tmp_path / "loads"), parts(), workers=workers):
+    for result in Workers(workers).map(Work(tmp_path / "loads"), parts()):
         results.append(result)
         assert num_drawn - len(results) <= 2 * workers
     assert results == [2 * number for number in range(1, 41)]
@@ -73,18 +73,18 @@ def test_a_worker_that_dies_as_it_begins_is_no_hang(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("multiprocessing.spawn.get_executable", lambda: b"/bin/true")
     function = {number: number for number in range(200_000)}.get
     with pytest.raises(BertworksError, match=r"a worker process died \(exit status 0\)"):
-        list(parallel.map(function, [1, 2], workers=2))
+        list(Workers(2).map(function, [1, 2]))
 
 
 def test_faults_in_workers_come_through(tmp_path: Path) -> None:
     work = Work(tmp_path / "loads")
     with pytest.raises(DataError, match=r"^f:3: bad\. Mend it\.$"):
-        list(parallel.map(work, [1, 103], workers=2))
+        list(Workers(2).map(work, [1, 103]))
     with pytest.raises(ZeroDivisionError) as caught:
-        list(parallel.map(work, [104], workers=2))
+        list(Workers(2).map(work, [104]))
     assert "In a worker process" in caught.value.__notes__[0]
     with pytest.raises(BertworksError, match=r"worker process died \(signal 9\)"):
-        list(parallel.map(work, [1, 105, 2], workers=2))
+        list(Workers(2).map(work, [1, 105, 2]))
 
 
 def test_a_worker_without_memory_raises_a_memory_error(
@@ -92,17 +92,17 @@ def test_a_worker_without_memory_raises_a_memory_error(
 ) -> None:
     work = Work(tmp_path / "loads")
     with pytest.raises(MemoryError, match=r"^in a worker process: no thread: out of memory$"):
-        list(parallel.map(work, [1, 106], workers=2))
+        list(Workers(2).map(work, [1, 106]))
     with pytest.raises(MemoryError, match=r"^in a worker process: a\.so: cannot allocate memory$"):
-        list(parallel.map(Heavy(work.loads), [1], workers=2))
+        list(Workers(2).map(Heavy(work.loads), [1]))
     assert capfd.readouterr().err == ""
 
 
 def test_no_process_is_started_for_nothing(tmp_path: Path) -> None:
-    assert list(parallel.map(Work(tmp_path / "loads"), [], workers=2)) == []
+    assert list(Workers(2).map(Work(tmp_path / "loads"), [])) == []
     assert not (tmp_path / "loads").exists()
 
 
 def test_a_place_that_is_none() -> None:
     with pytest.raises(SettingsError, match="on='spark' is not valid"):
-        list(parallel.map(str, [1], on="spark"))
+        list(Workers(cluster="spark").map(str, [1]))

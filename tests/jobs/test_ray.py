@@ -15,7 +15,7 @@ import pytest
 
 from bertworks.data.prepare import prepare
 from bertworks.errors import BertworksError, DataError
-from bertworks.jobs import parallel
+from bertworks.jobs.parallel import Workers
 from bertworks.text import vocabulary
 from tests.checkpoints.test_store import tiny
 from tests.crashes import contents
@@ -164,16 +164,16 @@ def test_a_worker_loads_once_and_few_parts_are_on_their_way(cluster: Any, tmp_pa
             yield num_drawn
 
     results = []
-    for result in parallel.map(Work(tmp_path / "loads"), parts(), workers=2, on="ray"):
+    for result in Workers(2, cluster="ray").map(Work(tmp_path / "loads"), parts()):
         results.append(result)
         assert num_drawn - len(results) <= 4
     assert results == [2 * number for number in range(1, 41)]
     # At most two at a time; a process may have been replaced by another.
     assert 1 <= len((tmp_path / "loads").read_text().splitlines()) <= 4
     with pytest.raises(BertworksError, match=r"gave up .*'elsewhere'\)\. Install on each node"):
-        list(parallel.map(NotImportable(), [1], on="ray"))
+        list(Workers(cluster="ray").map(NotImportable(), [1]))
     with pytest.raises(DataError, match=r"^f:3: bad\. Mend it\.$"):
-        list(parallel.map(Work(tmp_path / "loads"), [1, 103, 2], on="ray"))
+        list(Workers(cluster="ray").map(Work(tmp_path / "loads"), [1, 103, 2]))
     cluster.remove_node(node)
 
 
@@ -184,10 +184,10 @@ def test_a_cluster_is_reached_by_the_address_of_its_server(
     node = cluster.add_node(num_cpus=1, object_store_memory=MEMORY)
     ray.shutdown()
     try:
-        found = parallel.map(Work(tmp_path / "loads"), [1, 2, 3], on=f"ray://127.0.0.1:{port}")
+        found = Workers(cluster=f"ray://127.0.0.1:{port}").map(Work(tmp_path / "loads"), [1, 2, 3])
         assert list(found) == [2, 4, 6]
         with pytest.raises(BertworksError, match=r"cannot run .*'elsewhere'\)\. Install on each"):
-            list(parallel.map(NotImportable(), [1], on=f"ray://127.0.0.1:{port}"))
+            list(Workers(cluster=f"ray://127.0.0.1:{port}").map(NotImportable(), [1]))
     finally:
         ray.shutdown()
         cluster.remove_node(node)
@@ -196,4 +196,4 @@ def test_a_cluster_is_reached_by_the_address_of_its_server(
 def test_unreachable_address_is_an_error() -> None:
     ray.shutdown()
     with pytest.raises(BertworksError, match=r"ray://127\.0\.0\.1:9: Ray cannot be reached"):
-        list(parallel.map(str, [1], on="ray://127.0.0.1:9"))
+        list(Workers(cluster="ray://127.0.0.1:9").map(str, [1]))

@@ -51,7 +51,7 @@ def _workers(*, workers: ProcessCount = None, cluster: Cluster = None) -> dict[s
 
 
 WorkerOptions = Annotated[dict[str, Any], OptionGroup(_workers)]
-"""The number of processes, and where they run: arguments of `parallel.map`."""
+"""The number of processes, and where they run: arguments of `Workers`."""
 
 
 def _model_workers(*, workers: ProcessCount = None, cluster: Cluster = None) -> dict[str, Any]:

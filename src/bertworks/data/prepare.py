@@ -77,7 +77,7 @@ def prepare(
         sources: see `read_documents`.
         tokenizer: a Tokenizer, or the path of its files.
         out: output directory; new, empty, or of a run with the same arguments.
-        workers, on: how many processes, and where; see `parallel.map`.
+        workers, on: how many processes, and where; see `jobs.parallel.Workers`.
         exclude: files of evaluation data: documents that share 13 consecutive words with them are
             dropped, and listed in `excluded.jsonl`; see `data.overlap`.
         part: `I/N`: make only every N-th shard, from the I-th on. The whole corpus is read, so

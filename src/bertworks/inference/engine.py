@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..data.rows import LocatedRow, Row, characters_in, chunks
 from ..errors import BertworksWarning
-from ..jobs import parallel
+from ..jobs.parallel import Workers
 from ..nn.device import is_finite, resolve_auto
 from ..packed import Batch
 from ..settings.literals import InferencePrecision
@@ -127,7 +127,7 @@ def predict(
     Args:
         rows: any number; their target columns are not read.
         workers, on: number of processes, each with the network, and where they run; see
-            `parallel.map`.
+            `Workers`.
 
     Raises:
         DataError: a row does not fit the task.
@@ -146,7 +146,7 @@ def predict(
             start += len(window)
 
     gpus = int(next(network.parameters()).is_cuda)
-    with closing(parallel.map(predictor, windows(), workers=workers, on=on, gpus=gpus)) as results:
+    with closing(Workers(workers, on, gpus).map(predictor, windows())) as results:
         for predictions, window_counts in results:
             counts.merge(window_counts)
             for (row, _), prediction in zip(pending.popleft(), predictions, strict=True):

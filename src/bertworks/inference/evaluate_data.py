@@ -16,7 +16,7 @@ from ..data.shards import Corpus
 from ..data.tables import Table
 from ..data.unlabelled import LabelledTableOptions, counted_unlabelled, without_unlabelled
 from ..errors import DataError, SettingsError
-from ..jobs import parallel
+from ..jobs.parallel import Workers
 from ..packed import Batch
 from ..settings.base import read_yaml, without_format_version
 from ..settings.keywords import EvaluateKeywords
@@ -70,7 +70,7 @@ class DataEvaluator:
 def evaluate_each(
     evaluator: DataEvaluator, tables: Iterable[Table], workers: int | None, on: str | None
 ) -> list[Evaluation]:
-    """Evaluate a network on each of several tables; see `parallel.map` for `workers` and `on`."""
+    """Evaluate a network on each of several tables; see `Workers` for `workers` and `on`."""
     network, settings = evaluator.network, evaluator.settings
     # Workers may run on another device, and the results must not differ.
     precision = engine.resolve_precision(settings.get("precision", "auto"), network)
@@ -80,7 +80,7 @@ def evaluate_each(
         threads=engine.threads_of_worker(workers, on),
     )
     gpus = int(next(network.parameters()).is_cuda)
-    return list(parallel.map(evaluator, tables, workers=workers, on=on, gpus=gpus))
+    return list(Workers(workers, on, gpus).map(evaluator, tables))
 
 
 def _evaluate_table(

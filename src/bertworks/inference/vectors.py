@@ -69,7 +69,7 @@ def write_vectors(
             resume, or by what it means here, also for workers elsewhere.
         inputs: what the output must not be.
         part: `I/N`: only the I-th of N parts of the texts, which are then read twice.
-        workers, on: number of processes, and where they run; see `parallel.map`.
+        workers, on: number of processes, and where they run; see `jobs.parallel.Workers`.
         overwrite: delete an existing file, finished or not.
         progress: called with the number of rows done, and of all rows (0 if unknown).
 

@@ -41,79 +41,59 @@ class Workers:
     """The processes that apply a function to parts.
 
     Attributes:
-        count, cluster, gpus: see `map`, for `workers`, `on` and `gpus`.
+        count: number of processes, 1: only this process; on Ray, number of tasks at a time. None:
+            the number of cores, of this machine or of the cluster.
+        cluster: "ray" (the cluster that `RAY_ADDRESS` names or that runs on this machine, or else a
+            new one on this machine) or `ray://HOST:PORT`; None: this machine.
+        gpus: number of GPUs per task on Ray.
+        is_separate: whether a single worker is a process too, while this one does other work.
     """
 
     count: int | None = 1
     cluster: str | None = None
     gpus: int = 0
+    is_separate: bool = False
 
     def map(
         self, function: Callable[[PartT], ResultT], parts: Iterable[PartT]
     ) -> Generator[ResultT]:
-        return map(function, parts, workers=self.count, on=self.cluster, gpus=self.gpus)
+        """Apply a function to parts; yield the results in the order of the parts.
 
+        Function, parts and results are pickled, except in this process. A worker receives the
+        function only once (it may hold a model), and no worker is started before there is a part.
+        Close the generator if not all results are taken, so that no worker is left.
 
-def map(
-    function: Callable[[PartT], ResultT],
-    parts: Iterable[PartT],
-    *,
-    workers: int | None = 1,
-    on: str | None = None,
-    gpus: int = 0,
-) -> Generator[ResultT]:
-    """Apply a function to parts; yield the results in the order of the parts.
+        Args:
+            function: the function to apply.
+            parts: any number; at most twice as many as there are workers are in progress.
 
-    Function, parts and results are pickled, except with one worker on this machine. A worker
-    receives the function only once (it may hold a model), and no worker is started before there is
-    a part. Close the generator if not all results are taken, so that no worker is left.
-
-    Args:
-        function: the function to apply.
-        parts: any number; at most twice as many as there are workers are in progress.
-        workers: number of processes, 1: only this process; on Ray, number of tasks at a time. None:
-            the number of cores, of this machine or of the cluster.
-        on: "ray" (the cluster that `RAY_ADDRESS` names or that runs on this machine, or else a new
-            one on this machine) or `ray://HOST:PORT`; None: this machine.
-        gpus: number of GPUs per task on Ray.
-
-    Raises:
-        SettingsError: `on` is not valid, or there are too many workers for one machine.
-        BertworksError: a worker died; Ray is not installed, cannot be reached, or gave up a task.
-        Exception: what the function raised, with the worker's traceback as a note.
-    """
-    if on is not None:
-        yield from _on_ray(function, parts, on, workers, gpus)
-        return
-    workers = workers or os.cpu_count() or 1
-    if workers > MAX_WORKERS:
-        raise SettingsError(
-            f"workers={workers}: at most {MAX_WORKERS:,} processes are started on a machine"
-        )
-    if workers == 1:
-        for part in parts:
-            yield function(part)
-        return
-    yield from in_processes(function, parts, workers)
-
-
-def in_processes(
-    function: Callable[[PartT], ResultT], parts: Iterable[PartT], workers: int
-) -> Generator[ResultT]:
-    """Do as `map` on this machine, but never in this process, which can work at the same time.
-
-    Raises:
-        WorkerError: a worker died.
-    """
-    with closing(_Workers(workers, function)) as pool:
-        yield from pool.map(parts)
+        Raises:
+            SettingsError: `cluster` is not valid, or there are too many workers for one machine.
+            WorkerError: a worker died.
+            BertworksError: Ray is not installed, cannot be reached, or gave up a task.
+            Exception: what the function raised, with the worker's traceback as a note.
+        """
+        if self.cluster is not None:
+            yield from _on_ray(function, parts, self.cluster, self.count, self.gpus)
+            return
+        count = self.count or os.cpu_count() or 1
+        if count > MAX_WORKERS:
+            raise SettingsError(
+                f"workers={count}: at most {MAX_WORKERS:,} processes are started on a machine"
+            )
+        if count == 1 and not self.is_separate:
+            for part in parts:
+                yield function(part)
+            return
+        with closing(_Pool(count, function)) as pool:
+            yield from pool.map(parts)
 
 
 class WorkerError(BertworksError):
     """A worker process died."""
 
 
-class _Workers(Generic[PartT, ResultT]):
+class _Pool(Generic[PartT, ResultT]):
     """Worker processes, each with one pipe and one part at a time.
 
     A pool of the standard library would wait forever, or leave workers behind, when one side is

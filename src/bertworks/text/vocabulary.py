@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError, SettingsError
-from ..jobs import parallel
+from ..jobs.parallel import Workers
 from ..utils.progress import Update
 from .definition import CONTINUATION, MAX_WORD_CHARACTERS, ORIGINAL_SPECIAL_PIECES
 from .normalization import Normalization, check_text
@@ -59,7 +59,7 @@ def train_vocabulary(
         character_coverage: share of the text covered by the most frequent characters, which are
             kept; words with other characters become `[UNK]`.
         max_word_characters: longer words are `[UNK]`, and are not used for training.
-        workers, on: how many processes count words, and where; see `parallel.map`.
+        workers, on: how many processes count words, and where; see `jobs.parallel.Workers`.
         progress: called from time to time with the number of pieces, and `size`.
 
     Raises:
@@ -127,7 +127,7 @@ def _count_words(
     on: str | None = None,
 ) -> Counter[str]:
     words: Counter[str] = Counter()
-    found: Generator[Counter[str]] = parallel.map(count, parts, workers=workers, on=on)
+    found: Generator[Counter[str]] = Workers(workers, on).map(count, parts)
     with closing(found):
         for some in found:
             words.update(some)

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import TrainingError
-from ..jobs.parallel import WorkerError, in_processes
+from ..jobs.parallel import WorkerError, Workers
 
 if TYPE_CHECKING:
     from ..packed import Batch
@@ -170,7 +170,8 @@ def _blocks(
         for position in positions:
             yield _placed_block(source, position)
         return
-    with closing(in_processes(partial(_placed_block, source), positions, workers)) as blocks:
+    pool = Workers(workers, is_separate=True)
+    with closing(pool.map(partial(_placed_block, source), positions)) as blocks:
         try:
             yield from blocks
         except WorkerError:
