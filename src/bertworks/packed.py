@@ -7,19 +7,22 @@ fastest, since attention on the CPU runs once per group of neighbouring sequence
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
-from jaxtyping import Bool, Int, Int32, Int64, Shaped
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 else:
     Tensor = Any  # tests check shapes and dtypes at run time, when torch may not be imported yet
+
+if TYPE_CHECKING or "jaxtyping" in sys.modules:  # which imports asyncio; tests check shapes
+    from jaxtyping import Bool, Int, Int32, Int64, Shaped
 
 Array = Any
 """A NumPy array or, after `.to(device)`, a tensor."""

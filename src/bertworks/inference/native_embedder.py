@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import NDArray
 
 from ..checkpoints.sentence_modules import ModuleFiles
@@ -27,6 +27,9 @@ from .native_encoder import of_unit_length, unsupported_pooling
 from .native_network import NativeNetwork
 from .settings import EmbedSettings, EngineSettings
 from .text_embedding import VectorEmbedder
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 Arrays = Mapping[str, NDArray[np.float32]]
 

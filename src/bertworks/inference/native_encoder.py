@@ -8,9 +8,9 @@ It computes in float32, in bfloat16, or with products of 8-bit integers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float, Shaped
 from numpy.typing import NDArray
 
 from ..native.embeddings_and_pooling import NativeEmbeddings, mean_of_sequences
@@ -20,6 +20,9 @@ from ..native.quantization import to_floats
 from ..nn.config import EncoderConfig
 from ..packed import Packed
 from ..settings.pooling import modes_of
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
 
 POOLINGS = frozenset(("mean", "cls", "sep", "max"))
 """The modes of pooling that `NativeEncoder.vectors` computes."""

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import NDArray
 
 from ..data.rows import chunks
@@ -23,6 +22,9 @@ from ..text.encoding import Encoding, TokenIds, Truncation
 from ..text.tokenizer import Tokenizer
 from .batching import by_tokens, not_finite_error, row_name
 from .settings import EmbedSettings, EngineSettings, LayerSettings
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 _TOKENS_OF_A_THREAD = 2048
 

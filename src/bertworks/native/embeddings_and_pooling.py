@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from ctypes import c_float, c_int64, c_void_p
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float, Shaped
 from numpy.typing import NDArray
 
 from ..packed import Layout, Packed
 from .library import EmbeddingTables, empty, library, num_threads, parallel
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
 
 _INDEX_ERROR = 2  # what native code returns if an index is not in its table
 

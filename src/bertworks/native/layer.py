@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from ctypes import c_float, c_void_p
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int8, Shaped
 from numpy.typing import NDArray
 
 from ..packed import Layout
 from .library import PANEL, Layer, Map, empty, library, num_threads, parallel
 from .quantization import quantize_rows, to_floats
 from .score_bias import NativeBias, can_add
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int8, Shaped
 
 ACTIVATIONS = {"gelu": 0, "gelu_new": 1, "relu": 2}
 """The supported activations, and their numbers in layer.c."""

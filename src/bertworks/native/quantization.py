@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float, Int8
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int8
 
 LARGEST = 127
 SMALLEST = 1e-30  # so that a row of zeros has a nonzero scale

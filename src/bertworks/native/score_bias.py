@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import NDArray
 
 from ..packed import Layout
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 
 class NativeBias:
