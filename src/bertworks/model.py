@@ -31,6 +31,7 @@ from .inference.calibration import calibrate
 from .inference.embedding_model import EmbeddingModel
 from .inference.evaluate_data import DataEvaluator, evaluate_each
 from .inference.features import NetworkEmbedder, TokenFeatures
+from .inference.fingerprints import fingerprint
 from .inference.generate import generate
 from .inference.prediction_files import OutputFormat, to_frame, write_predictions, write_windows
 from .inference.pretraining_heads import fill_mask, next_sentence
@@ -41,7 +42,7 @@ from .inference.settings import (
 )
 from .inference.static_vectors import StaticEmbedder, make_embedder
 from .inference.text_embedding import TextEmbedder
-from .inference.vectors import WrittenVectors, fingerprint, write_vectors
+from .inference.vectors import WrittenVectors, write_vectors
 from .inference.window_files import check_has_manifest, read_provenance
 from .jobs.parallel import Workers
 from .nn.config import EncoderConfig
@@ -414,53 +415,6 @@ class Model(EmbeddingModel):
         self._check_workers(workers, on)
         evaluator = DataEvaluator(network, task, self.source, settings)
         return evaluate_each(evaluator, tables, workers, on)
-
-    def embed_to(
-        self,
-        out: str | Path,
-        data: Table | Texts | Iterable[str],
-        *,
-        column: str | None = None,
-        part: str | None = None,
-        workers: int | None = 1,
-        on: str | None = None,
-        overwrite: bool = False,
-        progress: Callable[[int, int], None] | None = None,
-        **settings: Unpack[EmbedKeywords],
-    ) -> WrittenVectors:
-        """Write one vector per text to a file, in bounded memory; called again, it resumes.
-
-        Args:
-            out: the file, its name ending in `.npy` or `.parquet`; for sparse vectors in `.npz`
-                (read by `scipy.sparse.load_npz`) or `.parquet`; for late interaction in
-                `.safetensors` (read by `inference.token_vectors`) or `.parquet`. On another file
-                system, `s3://…`, it is uploaded when complete: an interrupted run starts again.
-            data: texts, rows, a `.txt` file (one text per line), or a table.
-            column: the text column of a table; detected if omitted.
-            part: `I/N`: write only the I-th of N parts of the vectors; `merge` joins them.
-            workers, on: number of processes, each with the model, and place; see `Workers`.
-            overwrite: delete an existing file, finished or not, and start again.
-            progress: called with the number of rows done, and of all rows (0 if unknown).
-            settings: as in `embed`.
-
-        Raises:
-            DataError: a text is not valid (for a file, this is checked before the first vector is
-                computed), or the file has other texts, settings or another model.
-            SettingsError: a setting is unknown or impossible.
-        """
-        options, others = TableOptions.split(settings)
-        texts = read_texts(data, column=column, **options)
-        return write_vectors(
-            out,
-            texts,
-            self.embedder(**others),
-            inputs=[data],
-            part=part,
-            workers=workers,
-            on=on,
-            overwrite=overwrite,
-            progress=progress,
-        )
 
     def features_to(
         self,

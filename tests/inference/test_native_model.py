@@ -88,6 +88,8 @@ def test_vectors_have_the_bits_of_the_network(weights: str, precision: str, tmp_
     assert np.array_equal(native.embed(TEXTS[3], precision=precision), expected[3:4])
     one, other = (one.similarity(TEXTS[0], TEXTS, precision=precision) for one in (network, native))
     assert np.array_equal(one, other)
+    one, other = (one.embedder(precision=precision).provenance() for one in (network, native))
+    assert one == other
 
 
 @pytest.mark.parametrize("pooling", ["cls", "max", "sep", "mean+max"])
@@ -117,6 +119,7 @@ def test_modules_after_pooling_equal_the_networks(tmp_path: Path) -> None:
     assert actual.shape == (5, 24)
     assert actual == pytest.approx(expected, abs=1e-6)
     assert np.array_equal(native.embed(TEXTS[:1], precision="bf16"), actual[:1])
+    assert native.embedder().fingerprint() == network.embedder().fingerprint()
     (directory,) = (tmp_path / "model").glob("2_Dense")
     (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
     with pytest.raises(NeedsPyTorchError, match=r"a module without model\.safetensors"):
@@ -173,6 +176,23 @@ def test_a_process_without_pytorch_computes_the_same_bits(tmp_path: Path) -> Non
     assert result.stdout.startswith("predict of a model needs PyTorch. Run: pip install torch")
     for vectors, precision in zip(np.load(tmp_path / "v.npy"), ("bf16", "int8"), strict=True):
         assert np.array_equal(vectors, model.embed(TEXTS, precision=precision))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_file_of_vectors_is_resumed_by_the_other_engine(workers: int, tmp_path: Path) -> None:
+    make_model().save(tmp_path / "model")
+    network, native = (bw.load(tmp_path / "model", backend=one) for one in ("torch", "native"))
+    texts, settings = TEXTS * 2, {"precision": "bf16", "window_rows": 5}
+
+    def interrupt(done: int, total: int) -> None:
+        if done > 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        network.embed_to(tmp_path / "v.npy", texts, progress=interrupt, **settings)
+    result = native.embed_to(tmp_path / "v.npy", texts, workers=workers, **settings)
+    assert (result.rows, result.new, result.width) == (10, 5, 64)
+    assert np.array_equal(np.load(tmp_path / "v.npy"), network.embed(texts, **settings))
 
 
 def test_methods_and_settings_that_need_pytorch_say_so(tmp_path: Path) -> None:

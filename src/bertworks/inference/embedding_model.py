@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, Unpack, cast
 
 import numpy as np
@@ -27,6 +28,7 @@ from .settings import EmbeddingSettings
 from .similarity import is_sparse, similarities
 from .text_embedding import TextEmbedder, embed_all
 from .token_vectors import TokenVectors
+from .vectors import WrittenVectors, write_vectors
 
 
 class EmbeddingModel(ABC):
@@ -94,6 +96,53 @@ class EmbeddingModel(ABC):
         has_total = progress is not None and rows.is_repeatable
         total = sum(1 for _ in rows) if has_total else 0
         return cast("NDArray[np.float32]", embed_all(embedder, rows, total, progress))
+
+    def embed_to(
+        self,
+        out: str | Path,
+        data: Table | Texts | Iterable[str],
+        *,
+        column: str | None = None,
+        part: str | None = None,
+        workers: int | None = 1,
+        on: str | None = None,
+        overwrite: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+        **settings: Unpack[EmbedKeywords],
+    ) -> WrittenVectors:
+        """Write one vector per text to a file, in bounded memory; called again, it resumes.
+
+        Args:
+            out: the file, its name ending in `.npy` or `.parquet`; for sparse vectors in `.npz`
+                (read by `scipy.sparse.load_npz`) or `.parquet`; for late interaction in
+                `.safetensors` (read by `inference.token_vectors`) or `.parquet`. On another file
+                system, `s3://…`, it is uploaded when complete: an interrupted run starts again.
+            data: texts, rows, a `.txt` file (one text per line), or a table.
+            column: the text column of a table; detected if omitted.
+            part: `I/N`: write only the I-th of N parts of the vectors; `merge` joins them.
+            workers, on: number of processes, each with the model, and place; see `Workers`.
+            overwrite: delete an existing file, finished or not, and start again.
+            progress: called with the number of rows done, and of all rows (0 if unknown).
+            settings: as in `embed`.
+
+        Raises:
+            DataError: a text is not valid (for a file, this is checked before the first vector is
+                computed), or the file has other texts, settings or another model.
+            SettingsError: a setting is unknown or impossible.
+        """
+        options, others = TableOptions.split(settings)
+        texts = read_texts(data, column=column, **options)
+        return write_vectors(
+            out,
+            texts,
+            self.embedder(**others),
+            inputs=[data],
+            part=part,
+            workers=workers,
+            on=on,
+            overwrite=overwrite,
+            progress=progress,
+        )
 
     def similarity(
         self,

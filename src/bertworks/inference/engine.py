@@ -10,7 +10,6 @@ for rounding in bfloat16: see `EngineSettings.deterministic`).
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +24,7 @@ from torch import Tensor
 from ..data.rows import LocatedRow, Row, characters_in, chunks
 from ..errors import BertworksWarning
 from ..jobs.parallel import Workers
+from ..native.library import set_num_threads, threads_of_worker
 from ..nn.device import is_finite, resolve_auto
 from ..packed import Batch
 from ..settings.literals import InferencePrecision
@@ -97,7 +97,7 @@ class WindowPredictor:
     ) -> tuple[list[Prediction], TruncationCounts]:
         """Predict a window of rows, which is given with the number of its first row."""
         if self.threads is not None:
-            torch.set_num_threads(self.threads)
+            set_num_threads(self.threads)
         start, window = part
         places = [row.where for row, _ in window]
         counts, predictions = TruncationCounts(), dict[int, Prediction]()
@@ -153,13 +153,6 @@ def predict(
                 yield row.values, prediction
     for note in counts.notes():
         warnings.warn(note, BertworksWarning, stacklevel=2)
-
-
-def threads_of_worker(workers: int | None, on: str | None) -> int | None:
-    """Threads for each of several processes on this machine; None: leave the number unchanged."""
-    if workers == 1 or on is not None:
-        return None
-    return max(1, torch.get_num_threads() // (workers or os.cpu_count() or 1))
 
 
 def resolve_precision(

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..checkpoints.locate import local_directory
@@ -17,6 +16,7 @@ from ..data.tables import Table
 from ..data.unlabelled import LabelledTableOptions, counted_unlabelled, without_unlabelled
 from ..errors import DataError, SettingsError
 from ..jobs.parallel import Workers
+from ..native.library import set_num_threads, threads_of_worker
 from ..packed import Batch
 from ..settings.base import read_yaml, without_format_version
 from ..settings.keywords import EvaluateKeywords
@@ -51,7 +51,7 @@ class DataEvaluator:
 
     def __call__(self, data: Table) -> Evaluation:
         if self.threads is not None:
-            torch.set_num_threads(self.threads)
+            set_num_threads(self.threads)
         options, others = LabelledTableOptions.split(self.settings)
         names = [name for name in HeldOutEvaluationSettings.model_fields if name in others]
         corpus_settings = {name: others.pop(name) for name in names}
@@ -77,7 +77,7 @@ def evaluate_each(
     evaluator = replace(
         evaluator,
         settings={**settings, "precision": precision},
-        threads=engine.threads_of_worker(workers, on),
+        threads=threads_of_worker(workers, on),
     )
     gpus = int(next(network.parameters()).is_cuda)
     return list(Workers(workers, on, gpus).map(evaluator, tables))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import repeat
-from typing import NamedTuple
+from itertools import chain, repeat
+from typing import Self
 
 import numpy as np
 import torch
@@ -14,22 +15,27 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..errors import SettingsError
-from ..nn.encoder import Encoder, HasEncoder
+from ..nn.encoder import BareEncoder, Encoder, HasEncoder
 from ..nn.pooling import pool
 from ..nn.vector_modules import VectorModules
 from ..packed import Packed
+from ..settings.literals import InferencePrecision
 from ..settings.pooling import modes_of
 from ..text.encoding import Encoding, with_marks
 from ..text.tokenizer import Tokenizer
-from .engine import check_finite
+from .engine import check_finite, resolve_precision
+from .fingerprints import POOLER, arrays_of, fingerprint_of_arrays
 from .frozen_native import FrozenNativeEncoder
 from .frozen_network import frozen_form
 from .settings import EmbedSettings, EngineSettings, LayerSettings, TokenSettings
-from .text_embedding import EncodedText, TextEmbedder, TextReader, VectorEmbedder
+from .text_embedding import EncodedText, Features, TextEmbedder, TextReader, VectorEmbedder
 
 
 class HiddenStateExtractor(TextReader):
     """Selected hidden states of any number of texts; see `TextReader`."""
+
+    modules: VectorModules | None = None
+    uses_pooler = False
 
     def __init__(
         self,
@@ -40,7 +46,27 @@ class HiddenStateExtractor(TextReader):
     ) -> None:
         self.network = network
         self.device = next(network.parameters()).device
+        self.num_gpus = int(self.device.type == "cuda")
         super().__init__(network.encoder.config, tokenizer, settings, engine)
+
+    @property
+    def auto_precision(self) -> InferencePrecision:
+        return resolve_precision("auto", self.network)
+
+    def fingerprint(self) -> str:
+        pooler = None if self.uses_pooler else POOLER
+        arrays = arrays_of(self.network.encoder, without=pooler)
+        modules = self.modules
+        if modules is None:
+            return fingerprint_of_arrays(self.config, self.tokenizer, arrays)
+        all_arrays = chain(arrays, arrays_of(modules, "modules."))
+        return fingerprint_of_arrays(self.config, self.tokenizer, all_arrays, modules.settings)
+
+    def for_workers(self, on: str | None) -> Self:
+        del on
+        lean = copy.copy(self)
+        lean.network = BareEncoder(self.network.encoder)
+        return lean
 
     def batches(self, texts: Sequence[EncodedText]) -> Iterator[tuple[list[EncodedText], Packed]]:
         """Yield packs of texts of similar length, longest first, on the encoder's device."""
@@ -125,7 +151,8 @@ class Embedder(NetworkEmbedder, VectorEmbedder):
     ) -> None:
         super().__init__(network, tokenizer, settings, engine)
         self.modules = modules
-        if self.pooling == "pooler":
+        self.uses_pooler = self.pooling == "pooler"
+        if self.uses_pooler:
             if network.encoder.pooler is None:
                 raise SettingsError("pooling='pooler': the model has no pooler")
             if not self.is_of_last:
@@ -172,16 +199,6 @@ class Embedder(NetworkEmbedder, VectorEmbedder):
 
 
 Vectors = NDArray[np.float32]
-
-
-class Features(NamedTuple):
-    """Vectors of the tokens or words of texts, in order."""
-
-    rows: NDArray[np.int64]  # int64 `[features]`: the index of the text
-    names: list[str]  # each token as in the vocabulary, or each word as in the text
-    # int32 `[features, 2]`: the first character in the text, and the one after the last
-    spans: NDArray[np.int32]
-    vectors: Vectors  # float32 `[features, width]`
 
 
 class TokenFeatures(HiddenStateExtractor):

@@ -88,6 +88,9 @@ class LateInteractionEmbedder(NetworkEmbedder):
                 return [number]
         raise SettingsError(f"the prefix {prefix!r} of late interaction is not in the vocabulary")
 
+    def provenance(self) -> dict[str, Any]:
+        return {**self.late_interaction.model_dump(mode="json"), **super().provenance()}
+
     @property
     def width(self) -> int:
         """The length of a row."""
@@ -138,10 +141,10 @@ class LateInteractionEmbedder(NetworkEmbedder):
         progress: Callable[[int], None] | None = None,
     ) -> list[Matrix]:
         result: dict[int, Matrix] = {}
+        assert self.modules is not None
+        modules = frozen_form(self.modules, "fp32", self.engine.deterministic)
         with torch.inference_mode():
             for part, hidden in self._hidden_states(texts):
-                deterministic = self.engine.deterministic
-                modules = frozen_form(self.modules, "fp32", deterministic)
                 rows = modules(torch.cat(hidden).float())
                 if self.late_interaction.normalize:
                     rows = F.normalize(rows, dim=-1)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from operator import itemgetter
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +23,12 @@ from ..nn.vector_module_settings import (
     output_width,
 )
 from ..packed import Packed
+from ..settings.literals import InferencePrecision
 from ..settings.pooling import modes_of
 from ..text.tokenizer import Tokenizer
+from .fingerprints import fingerprint_of_arrays
 from .native_encoder import of_unit_length, unsupported_pooling
-from .native_network import NativeNetwork
+from .native_network import NativeNetwork, auto_precision
 from .settings import EmbedSettings, EngineSettings
 from .text_embedding import VectorEmbedder
 
@@ -72,6 +76,15 @@ class NativeModules:
                 if not np.isfinite(weight).all():
                     raise CheckpointError(f"the tensor {name!r} is not finite", where=where)
             self._weights.append(weights)
+
+    def named_arrays(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
+        """Yield the weights, with the names that a network of them has, in their order."""
+        names = {
+            f"modules.steps.{number}.{name}": weight
+            for number, weights in enumerate(self._weights)
+            for name, weight in weights.items()
+        }
+        yield from sorted(names.items(), key=itemgetter(0))
 
     def __call__(
         self, vectors: Float[np.ndarray, "texts inputs"]
@@ -136,6 +149,22 @@ class NativeEmbedder(VectorEmbedder):
             raise needs_pytorch_error(f"pooling={mode}")
         width = self.token_width * len(modes_of(self.pooling))
         self._width = width if modules is None else output_width(modules.settings, width)
+
+    @property
+    def auto_precision(self) -> InferencePrecision:
+        return auto_precision()
+
+    def fingerprint(self) -> str:
+        arrays, modules = self.network.named_arrays(), self.modules
+        if modules is None:
+            return fingerprint_of_arrays(self.config, self.tokenizer, arrays)
+        all_arrays = chain(arrays, modules.named_arrays())
+        return fingerprint_of_arrays(self.config, self.tokenizer, all_arrays, modules.settings)
+
+    def for_workers(self, on: str | None) -> Self:
+        if on is not None:  # other machines do not have the files, which a worker reads again
+            raise needs_pytorch_error(f"on={on}")
+        return self
 
     def _vectors(self, packed: Packed, num_excluded: int) -> Float[np.ndarray, "sequences width"]:
         encoder, modules = self.network.encoder(self.engine.precision), self.modules

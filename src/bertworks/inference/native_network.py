@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checkpoints.families import family_of
 from ..checkpoints.family import Family
 from ..checkpoints.store import check_geometry
 from ..checkpoints.weight_files import (
@@ -92,6 +93,7 @@ class NativeNetwork:
         self, directory: Path, config: EncoderConfig, family: Family, heads: Collection[str] = ()
     ) -> None:
         self.config, self._where = config, str(directory)
+        self._source = (directory, tuple(heads))
         self._family, self._keys = family, family.keys_for(config)
         self._encoders: dict[Precision, NativeEncoder] = {}
         self._lock = Lock()
@@ -118,10 +120,9 @@ class NativeNetwork:
             CheckpointError: the processor has no native code for the precision; or the files are
                 damaged, or have changed.
         """
-        automatic: Precision = "bf16" if has_kernels("bf16") else "fp32"
         if precision == "fp16":
             raise needs_pytorch_error("precision=fp16, on CUDA,", where=self._where)
-        native_precision = automatic if precision == "auto" else precision
+        native_precision = auto_precision() if precision == "auto" else precision
         with self._lock:
             if native_precision not in self._encoders:
                 if not has_kernels(native_precision):
@@ -130,15 +131,32 @@ class NativeNetwork:
                 self._encoders[native_precision] = self._make_encoder(native_precision)
             return self._encoders[native_precision]
 
-    def _make_encoder(self, precision: Precision) -> NativeEncoder:
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A worker reads the files again.
+        return _reopen, (self.config, *self._source, self._states)
+
+    def named_arrays(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
+        """Yield the weights in float32, with the names of a network's encoder, in their order."""
+        names = sorted(name.removeprefix("encoder.") for name, _ in _shapes(self.config))
+        with self._unchanged_files():
+            for name in names:
+                yield name, to_floats(self._read(f"encoder.{name}"))
+
+    @contextmanager
+    def _unchanged_files(self) -> Iterator[None]:
+        """Check that the files are those of the constructor, also at the end of the block."""
         if [*map(state_of, self._files)] != self._states:
             raise CheckpointError("has changed since it was loaded", where=self._where)
-        config, int8 = self.config, precision == "int8"
-        # With 8-bit products, all other numbers are bfloat16 if the processor has it.
-        fp32 = precision == "fp32" or not has_kernels("bf16")
         with ExitStack() as stack:
             for file in self._files:
                 stack.enter_context(unchanged_file(file))
+            yield
+
+    def _make_encoder(self, precision: Precision) -> NativeEncoder:
+        config, int8 = self.config, precision == "int8"
+        # With 8-bit products, all other numbers are bfloat16 if the processor has it.
+        fp32 = precision == "fp32" or not has_kernels("bf16")
+        with self._unchanged_files():
             tables = [self._table(kind) for kind in ("word", "position", "token_type")]
             words, positions, types = tables
             assert words is not None
@@ -263,6 +281,21 @@ class NativeNetwork:
             is_own = name.partition(".")[0] in heads or name in (family.decoder_bias or ())
             if not is_head and not is_own and family.drop_reason(name) is None:
                 raise CheckpointError(f"the tensor {name!r} is not known", where=self._where)
+
+
+def _reopen(
+    config: EncoderConfig, directory: Path, heads: tuple[str, ...], states: Sequence[object]
+) -> NativeNetwork:
+    """Open the files of a network again."""
+    network = NativeNetwork(directory, config, family_of(config), heads)
+    if network._states != states:
+        raise CheckpointError("has changed since it was loaded", where=str(directory))
+    return network
+
+
+def auto_precision() -> Precision:
+    """The precision that "auto" means: bfloat16 if the processor is fast at it."""
+    return "bf16" if has_kernels("bf16") else "fp32"
 
 
 def _unsupported_weights(config: EncoderConfig) -> str | None:

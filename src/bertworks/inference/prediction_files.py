@@ -22,11 +22,12 @@ from ..data.rows import LocatedRow, Row
 from ..data.schema import PREDICTION
 from ..errors import BertworksWarning, DataError, import_optional, shorten_list, truncate_repr
 from ..jobs.parallel import Workers
+from ..native.library import threads_of_worker
 from ..tasks.task import Prediction
 from ..utils.atomic_writes import atomic_write
 from ..utils.json_files import to_json
 from ..utils.outputs import locked_output
-from .engine import TruncationCounts, WindowPredictor, threads_of_worker
+from .engine import TruncationCounts, WindowPredictor
 from .window_files import (
     AppendableFormat,
     FileJob,

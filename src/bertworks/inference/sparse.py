@@ -10,7 +10,7 @@ gigabytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -49,6 +49,10 @@ class SparseEmbedder(NetworkEmbedder):
             raise SettingsError(f"pooling={self.pooling!r} uses only the last layer")
         if not self.settings.include_prompt:
             raise SettingsError(f"pooling={self.pooling!r} includes the prompt")
+
+    def for_workers(self, on: str | None) -> Self:
+        del on
+        return self  # its vectors are outputs of a head
 
     @property
     def width(self) -> int:

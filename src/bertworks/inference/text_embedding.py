@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from ..errors import BertworksWarning, DataError, SettingsError
 from ..native.library import num_threads
 from ..nn.config import EncoderConfig
 from ..packed import Packed
+from ..settings.literals import InferencePrecision
 from ..text.encoding import Encoding, TokenIds, Truncation
 from ..text.tokenizer import Tokenizer
 from .batching import by_tokens, not_finite_error, row_name
@@ -46,7 +47,7 @@ class EncodedText:
         return self.encoding.num_tokens
 
 
-class TextReader:
+class TextReader(ABC):
     """Tokenises texts, counts them, and lays them end to end in packs.
 
     Args:
@@ -62,6 +63,7 @@ class TextReader:
     """
 
     may_be_empty = False
+    num_gpus = 0
 
     def __init__(
         self,
@@ -133,12 +135,65 @@ class TextReader:
             yield batch, Packed.from_arrays([text.encoding.input_ids for text in batch])
 
     @property
+    @abstractmethod
+    def auto_precision(self) -> InferencePrecision:
+        """The precision that "auto" means here."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A digest that identifies the model; see `fingerprints`."""
+
+    @abstractmethod
+    def for_workers(self, on: str | None) -> Self:
+        """Return a reader for other processes, without what it does not need.
+
+        Args:
+            on: where the processes run; see `parallel.map`.
+        """
+
+    def provenance(self) -> dict[str, Any]:
+        """Everything that the vectors depend on except the texts, as JSON values."""
+        return {
+            "model": self.fingerprint(),
+            **self.settings.model_dump(mode="json"),
+            **self.engine.model_dump(mode="json"),
+        }
+
+    @abstractmethod
+    def embed(
+        self,
+        texts: Sequence[str],
+        where: Sequence[str] | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Any:
+        """Return what is computed for texts, all in memory at once.
+
+        Args:
+            where: the name of each text in errors; if omitted, its number.
+            progress: called after each batch with the number of texts done.
+
+        Raises:
+            DataError: see `encode`.
+            CheckpointError: a vector is not finite.
+        """
+
+    @property
     def is_of_last(self) -> bool:
         """Whether only the last layer's states are needed."""
         return self.layers == [self.config.num_hidden_layers]
 
 
-class TextEmbedder(TextReader, ABC):
+class Features(NamedTuple):
+    """Vectors of the tokens or words of texts, in order."""
+
+    rows: NDArray[np.int64]  # int64 `[features]`: the index of the text
+    names: list[str]  # each token as in the vocabulary, or each word as in the text
+    # int32 `[features, 2]`: the first character in the text, and the one after the last
+    spans: NDArray[np.int32]
+    vectors: NDArray[np.float32]  # `[features, width]`
+
+
+class TextEmbedder(TextReader):
     """Computes something for each text: a vector, a sparse vector, or a matrix.
 
     See `TextReader` for the arguments, and `EmbedSettings`.
@@ -222,16 +277,7 @@ class TextEmbedder(TextReader, ABC):
         where: Sequence[str] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Any:
-        """Return the vectors of texts, all in memory at once: see `vectors`.
-
-        Args:
-            where: the name of each text in errors; if omitted, its number.
-            progress: called after each batch with the number of texts done.
-
-        Raises:
-            DataError: see `encode`.
-            CheckpointError: a vector is not finite.
-        """
+        """Return the vectors of texts: see `vectors`, and `TextReader.embed`."""
         where = where or self.default_names(texts)
         return self.vectors(self.encode(texts, where), where.__getitem__, progress)
 

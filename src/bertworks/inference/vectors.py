@@ -10,29 +10,19 @@
 
 from __future__ import annotations
 
-import copy
-import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from ..data.rows import chunks
 from ..data.text_inputs import Texts
 from ..errors import DataError, check_path_name
 from ..jobs.parallel import Workers
-from ..nn.config import HEAD_DROPOUTS
-from ..nn.encoder import BareEncoder, Encoder
-from ..nn.vector_modules import VectorModules
-from ..text.tokenizer import Tokenizer
+from ..native.library import set_num_threads, threads_of_worker
 from ..utils.remote import is_remote, local_output
-from .engine import resolve_precision, threads_of_worker
-from .features import NetworkEmbedder, TokenFeatures
-from .late_interaction import LateInteractionEmbedder
-from .sparse import SparseEmbedder
+from .settings import TokenSettings
+from .text_embedding import TextEmbedder, TextReader
 from .vector_files import TokenParquet, VectorFormat, vector_format_of
 from .window_files import FileJob, RowsRecord, RowWindow, read_provenance, remove_file, row_windows
 
@@ -50,7 +40,7 @@ class WrittenVectors:
 def write_vectors(
     out: str | os.PathLike[str],
     texts: Texts,
-    embedder: NetworkEmbedder | TokenFeatures,
+    embedder: TextReader,
     *,
     inputs: Iterable[object],
     part: str | None,
@@ -87,8 +77,7 @@ def write_vectors(
     if overwrite and not is_remote(out):
         remove_file(Path(out), inputs)
     if embedder.engine.precision == "auto":
-        precision = resolve_precision("auto", embedder.network)
-        precision = read_provenance(Path(out)).get("precision", precision)
+        precision = read_provenance(Path(out)).get("precision", embedder.auto_precision)
         embedder.engine = embedder.engine.with_values(precision=precision)
     num_done = num_new = 0
 
@@ -111,63 +100,24 @@ def write_vectors(
         vector_format = _vector_format(file, embedder)
         embed = _Embed(embedder, vector_format, None, report_rows)
         if workers != 1 or on is not None:
-            embed = _Embed(
-                _for_workers(embedder), vector_format, threads_of_worker(workers, on), None
-            )
+            lean_embedder = embedder.for_workers(on)
+            embed = _Embed(lean_embedder, vector_format, threads_of_worker(workers, on), None)
         manifest = FileJob(
             file,
             windows,
             embed,
             vector_format,
-            provenance_of(embedder),
+            embedder.provenance(),
             width=embedder.width,
             part=part,
             inputs=tuple(inputs),
-            workers=Workers(workers, on, int(next(embedder.network.parameters()).is_cuda)),
+            workers=Workers(workers, on, embedder.num_gpus),
         ).run(report)
     return WrittenVectors(manifest.rows, manifest.width, num_new, manifest.num_truncated)
 
 
-def provenance_of(embedder: NetworkEmbedder | TokenFeatures) -> dict[str, Any]:
-    """Everything that vectors depend on except the texts, as JSON values."""
-    modules = getattr(embedder, "modules", None)
-    late = embedder.late_interaction if isinstance(embedder, LateInteractionEmbedder) else None
-    return {
-        "model": fingerprint(embedder.network.encoder, embedder.tokenizer, modules=modules),
-        **({} if late is None else late.model_dump(mode="json")),
-        **embedder.settings.model_dump(mode="json"),
-        **embedder.engine.model_dump(mode="json"),
-    }
-
-
-def fingerprint(
-    encoder: Encoder,
-    tokenizer: Tokenizer,
-    network: torch.nn.Module | None = None,
-    *,
-    modules: VectorModules | None = None,
-) -> str:
-    """A digest that identifies a model: of its weights, geometry and tokenizer.
-
-    The weights are those of `network`, with its heads, if it is given, and of `modules`.
-    """
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(tokenizer.fingerprint.encode())
-    # Without defaults, so that a new setting leaves the fingerprints of all other models unchanged.
-    settings = encoder.config.model_dump_json(exclude=set(HEAD_DROPOUTS), exclude_defaults=True)
-    digest.update(settings.encode())
-    tensors = (network or encoder).state_dict()
-    if modules is not None:
-        digest.update(repr(modules.settings).encode())
-        tensors |= {f"modules.{name}": tensor for name, tensor in modules.state_dict().items()}
-    for name, tensor in tensors.items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return digest.hexdigest()
-
-
-def _vector_format(out: Path, embedder: NetworkEmbedder | TokenFeatures) -> VectorFormat:
-    if isinstance(embedder, NetworkEmbedder):
+def _vector_format(out: Path, embedder: TextReader) -> VectorFormat:
+    if isinstance(embedder, TextEmbedder):
         return vector_format_of(out, embedder.width, embedder.pooling)
     if out.suffix != ".parquet":
         raise DataError(
@@ -175,6 +125,7 @@ def _vector_format(out: Path, embedder: NetworkEmbedder | TokenFeatures) -> Vect
             where=str(out),
             fix="Use a name that ends in .parquet.",
         )
+    assert isinstance(embedder.settings, TokenSettings)
     return TokenParquet(embedder.width, embedder.settings.unit)
 
 
@@ -187,25 +138,17 @@ class _Embed:
         report: called with the number of texts of the window that are done.
     """
 
-    embedder: NetworkEmbedder | TokenFeatures
+    embedder: TextReader
     format: VectorFormat
     threads: int | None
     report: Callable[[int], None] | None
 
     def __call__(self, window: RowWindow[tuple[str, str]]) -> tuple[RowsRecord, bytes]:
         if self.threads is not None:
-            torch.set_num_threads(self.threads)
+            set_num_threads(self.threads)
         places, texts = zip(*window.rows, strict=True)
         num_truncated = self.embedder.num_truncated
         vectors = self.embedder.embed(texts, places, self.report)
         content = self.format.window(window.start, texts, vectors)
         num_truncated = self.embedder.num_truncated - num_truncated
         return RowsRecord.from_content(window, content, num_truncated=num_truncated), content
-
-
-def _for_workers(embedder: NetworkEmbedder | TokenFeatures) -> NetworkEmbedder | TokenFeatures:
-    """Return the embedder without the heads that it does not need."""
-    lean = copy.copy(embedder)
-    if not isinstance(embedder, SparseEmbedder):
-        lean.network = BareEncoder(embedder.network.encoder)
-    return lean

@@ -16,7 +16,7 @@ from ..data.documents import read_documents
 from ..data.prepare import prepare
 from ..data.tables import read_rows
 from ..errors import DataError, TrainingError
-from ..inference.vectors import fingerprint
+from ..inference.fingerprints import fingerprint
 from ..loading import load
 from ..nn.device import pick_device
 from ..text.vocabulary import train_vocabulary

@@ -26,8 +26,8 @@ from pydantic import Field, NonNegativeInt, model_validator
 
 from ..checkpoints.locate import local_directory
 from ..data.tables import Table, reiterable
+from ..inference.fingerprints import fingerprint
 from ..inference.settings import EngineSettings
-from ..inference.vectors import fingerprint
 from ..loading import load
 from ..model import Model
 from ..nn.device import pick_device

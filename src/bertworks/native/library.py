@@ -291,6 +291,21 @@ def num_threads() -> int:
     return max(1, int(limit)) if limit.isdecimal() else len(os.sched_getaffinity(0))
 
 
+def set_num_threads(count: int) -> None:
+    """Set how many threads native code uses, and PyTorch and the tokenizers, now or later."""
+    os.environ["OMP_NUM_THREADS"] = os.environ["RAYON_NUM_THREADS"] = str(count)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(count)
+
+
+def threads_of_worker(workers: int | None, on: str | None) -> int | None:
+    """Threads for each of several processes on this machine; None: leave the number unchanged."""
+    if workers == 1 or on is not None:
+        return None
+    return max(1, num_threads() // (workers or os.cpu_count() or 1))
+
+
 def parallel() -> int | None:
     """Return the address of a function that runs another in OpenMP's threads, or None.
 

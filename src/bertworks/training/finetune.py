@@ -21,8 +21,8 @@ from ..checkpoints.saving import check_layout
 from ..data.tables import Table
 from ..errors import BertworksWarning, DataError, SettingsError
 from ..inference.evaluate import evaluate
+from ..inference.fingerprints import fingerprint
 from ..inference.settings import EngineSettings
-from ..inference.vectors import fingerprint
 from ..loading import load
 from ..model import Model
 from ..nn.encoder import Encoder

@@ -26,7 +26,7 @@ import torch
 from ..checkpoints.locate import local_directory
 from ..data.tables import Table, read_rows, reiterable
 from ..errors import DataError, SettingsError, import_optional
-from ..inference.vectors import fingerprint
+from ..inference.fingerprints import fingerprint
 from ..loading import load
 from ..model import Model
 from ..nn.device import pick_device
