@@ -95,6 +95,7 @@ def _imports_are_frozen() -> Iterator[None]:
 def auto_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """`precision=auto` is fp32 on every machine, so that tests compare float32 numbers."""
     monkeypatch.setattr("bertworks.nn.device.is_fast_at_bfloat16", lambda _: False)
+    monkeypatch.setattr("bertworks.inference.native_network.is_fast_at_bfloat16", lambda: False)
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from .errors import missing_package_error
 from .utils.threads import limit_spinning
 
 if TYPE_CHECKING:  # for editors and type checkers
@@ -114,7 +115,13 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'bertworks' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    try:
+        return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    except ModuleNotFoundError as error:
+        missing = missing_package_error(error, f"bertworks.{name}")
+        if missing is None:
+            raise
+        raise missing from None
 
 
 def __dir__() -> list[str]:

@@ -11,8 +11,10 @@ import difflib
 import importlib
 import os
 import reprlib
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -61,6 +63,16 @@ class NeedsPyTorchError(CheckpointError, SettingsError, AttributeError):
     """PyTorch is needed, which is not installed or was not chosen (`backend`)."""
 
 
+def has_pytorch() -> bool:
+    """Whether PyTorch is installed; it is not imported."""
+    if "torch" in sys.modules:
+        return sys.modules["torch"] is not None
+    try:
+        return find_spec("torch") is not None
+    except ModuleNotFoundError:  # an import hook says so
+        return False
+
+
 def needs_pytorch_error(what: str, *, where: str | None = None) -> NeedsPyTorchError:
     """Return the error for something that native code cannot compute.
 
@@ -70,7 +82,9 @@ def needs_pytorch_error(what: str, *, where: str | None = None) -> NeedsPyTorchE
     return NeedsPyTorchError(
         f"{what} needs PyTorch",
         where=where,
-        fix="Run: pip install torch; and load it with backend=auto or torch.",
+        fix="Leave backend out, or choose torch."
+        if has_pytorch()
+        else 'Run: pip install "bertworks[train]"',
     )
 
 
@@ -238,6 +252,28 @@ def check_path_name(path: str | os.PathLike[str]) -> None:
         ) from None
 
 
+_EXTRAS = {"torch": "train", "jaxtyping": "train", "pyarrow": "parquet"}
+"""Packages that much of this package imports, each with the extra that installs it."""
+
+
+def missing_package_error(error: ModuleNotFoundError, what: str) -> BertworksError | None:
+    """Return the error that names the extra for a missing package; None if no extra has it.
+
+    Args:
+        what: what needs it, as the start of a sentence.
+    """
+    package = (error.name or "").partition(".")[0]
+    extra = _EXTRAS.get(package)
+    return None if extra is None else _needs_package(what, package, extra)
+
+
+def _needs_package(what: str, package: str, extra: str) -> BertworksError:
+    return BertworksError(
+        f"{what} needs the package {package!r}, which is not installed",
+        fix=f'Run: pip install "bertworks[{extra}]"',
+    )
+
+
 def import_optional(module: str, extra: str, what: str) -> ModuleType:
     """Import an optional `module`; if it is missing, the error names the extra to install.
 
@@ -254,7 +290,4 @@ def import_optional(module: str, extra: str, what: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise
-        raise BertworksError(
-            f"{what} needs the package {module.split('.')[0]!r}, which is not installed",
-            fix=f'Run: pip install "bertworks[{extra}]"',
-        ) from None
+        raise _needs_package(what, module.split(".")[0], extra) from None

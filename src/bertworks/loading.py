@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from importlib.util import find_spec
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from .errors import needs_pytorch_error
+from .errors import NeedsPyTorchError, has_pytorch, needs_pytorch_error
 from .inference.native_model import NativeModel
 from .nn.config import Activation
 from .settings.literals import Backend
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from .tasks.task import Task
 else:
     torch = Task = Model = Any  # PyTorch is imported only if it computes
+
+ResultT = TypeVar("ResultT")
+
+_GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+"""Files that Linux has if there is a GPU of NVIDIA, a GPU under Windows, or one of AMD."""
 
 
 @overload
@@ -95,6 +100,11 @@ def load(
         from .network_loading import load_network
 
         return load_network(name, **options)
+    return _load_native(name, options)
+
+
+def _load_native(name: str | Path, options: Mapping[str, Any]) -> NativeModel:
+    """Load a model in native code; all options of `load` but the defaults are errors."""
     defaults = {"device": ("auto", "cpu"), "allow_non_finite": (False,)}
     for key, value in options.items():
         if str(value) not in map(str, defaults.get(key, (None,))):
@@ -102,11 +112,35 @@ def load(
     return NativeModel.load(name)
 
 
-def has_pytorch() -> bool:
-    """Whether PyTorch is installed; it is not imported."""
-    if "torch" in sys.modules:
-        return True
-    try:
-        return find_spec("torch") is not None
-    except ModuleNotFoundError:  # an import hook says so
-        return False
+def use(
+    name: str | Path,
+    function: Callable[[Any], ResultT],
+    device: str = "auto",
+    backend: Backend = "auto",
+    **options: Any,
+) -> ResultT:
+    """Call a function with a model that it does not change, with what computes it best.
+
+    That is native code if it can compute the model and all that the function asks for. If it
+    cannot, the function is called again, with a network of PyTorch's.
+
+    Args:
+        device: "auto": a GPU if there is one, with PyTorch.
+        backend: `native` or `torch`: only that.
+        options: of `load`.
+
+    Raises:
+        NeedsPyTorchError: PyTorch is needed, and not permitted or not installed.
+    """
+    if backend != "torch" and not (backend == "auto" and device == "auto" and _may_have_gpu()):
+        try:
+            return function(_load_native(name, {"device": device, **options}))
+        except NeedsPyTorchError:
+            if backend == "native" or not has_pytorch():
+                raise
+    return function(load(name, device=device, backend="torch", **options))
+
+
+def _may_have_gpu() -> bool:
+    """Whether PyTorch should be asked for a GPU, which takes a second."""
+    return has_pytorch() and any(map(os.path.exists, _GPU_DEVICES))

@@ -21,7 +21,7 @@ from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, NamedTuple, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,16 +34,19 @@ from ..data.text_inputs import Texts, read_texts
 from ..errors import BertworksError, DataError, SettingsError, import_optional
 from ..inference.settings import EngineSettings
 from ..inference.similarity import is_sparse, max_similarities, similarities
-from ..inference.sparse import SparseEmbedder
 from ..inference.token_vectors import TokenVectors
-from ..model import Model
 from ..settings.keywords import EngineKeywords, RowKeywords
-from ..tasks.classification import TextClassifierTask
-from ..tasks.regression import RegressionTask
+from ..settings.pooling import SPARSE_POOLINGS
 from ..tasks.retrieval.exact_search import top_k as nearest
-from ..tasks.task import Prediction
 from ..utils.atomic_writes import atomic_write
 from ..utils.outputs import check_inputs, locked_output
+
+if TYPE_CHECKING:
+    from ..inference.native_model import NativeModel
+    from ..model import Model
+    from ..tasks.task import Prediction
+
+    AnyModel = Model | NativeModel
 
 MANY = 1_000_000
 """Number of texts from which an approximation may be useful."""
@@ -87,7 +90,7 @@ class Index:
 
     def __init__(
         self,
-        model: Model,
+        model: AnyModel,
         texts: Texts,
         vectors: NDArray[np.float32] | Any,
         *,
@@ -103,7 +106,7 @@ class Index:
     @classmethod
     def open(
         cls,
-        model: Model,
+        model: AnyModel,
         data: Table | Iterable[str],
         directory: str | os.PathLike[str] | None = None,
         *,
@@ -191,7 +194,7 @@ class Index:
         queries: str | Iterable[str],
         top_k: int = 5,
         *,
-        rerank: Model | None = None,
+        rerank: AnyModel | None = None,
         candidates: int = 50,
         approximate: bool = False,
     ) -> list[list[Hit]]:
@@ -302,11 +305,11 @@ class Index:
         return texts
 
 
-def _file_name(model: Model) -> str:
+def _file_name(model: AnyModel) -> str:
     """Return the name of the file of a model's vectors."""
     if model.similarity_function == "maxsim":
         return _TOKEN_VECTORS
-    return _SPARSE_VECTORS if isinstance(model.embedder(), SparseEmbedder) else _VECTORS
+    return _SPARSE_VECTORS if model.embedder().pooling in SPARSE_POOLINGS else _VECTORS
 
 
 def _load_vectors(file: Path, mmap_mode: Literal["r"] | None = None) -> Any:
@@ -340,12 +343,12 @@ _PRODUCTS = ("cosine", "dot")
 """Functions that are inner products of the index's vectors."""
 
 
-def _comparison(model: Model) -> dict[str, Any]:
+def _comparison(model: AnyModel) -> dict[str, Any]:
     """Return settings of vectors whose inner products are the model's cosines, if it uses these."""
     return {"normalize": True} if model.similarity_function == "cosine" else {}
 
 
-def _prompt(model: Model, role: PromptRole) -> str:
+def _prompt(model: AnyModel, role: PromptRole) -> str:
     """Return the prompt to put before texts."""
     return "" if model.sentence is None else model.sentence.prompt(role)
 
@@ -388,7 +391,7 @@ def _rerank(
     return reranked_hits
 
 
-def _pair_scorer(model: Model, engine: Mapping[str, Any]) -> PairScorer:
+def _pair_scorer(model: AnyModel, engine: Mapping[str, Any]) -> PairScorer:
     """Return the function of a reranker: late interaction, or predictions for pairs.
 
     Raises:
@@ -414,8 +417,11 @@ def _log_odds(probabilities: Mapping[str, float], label: str) -> float:
     return math.log(probabilities[label]) - math.log(others)
 
 
-def _relevance(model: Model) -> Callable[[Prediction], Relevance]:
+def _relevance(model: AnyModel) -> Callable[[Prediction], Relevance]:
     """Return a function from a model's prediction for two texts to their relevance."""
+    from ..tasks.classification import TextClassifierTask
+    from ..tasks.regression import RegressionTask
+
     task = model.task
     if not isinstance(task, TextClassifierTask | RegressionTask):
         name = "nothing" if task is None else task.name

@@ -15,7 +15,13 @@ from ..errors import SettingsError
 from ..settings.verbs import VERB_SETTINGS, VERBS
 from ..utils.environment import check_environment
 from . import verb_settings
-from .errors import UsageError, errors_in_a_line, usage_errors_in_a_line, warn_about_little_memory
+from .errors import (
+    UsageError,
+    errors_in_a_line,
+    missing_packages_named,
+    usage_errors_in_a_line,
+    warn_about_little_memory,
+)
 from .option_groups import with_groups
 from .outputs import current_verb
 
@@ -93,10 +99,17 @@ class Verb(TyperCommand):
                 ctx.fail(f"{self.name} takes no settings, but got {extra[0]}")
             raise
 
+    def make_context(
+        self, info_name: str | None, args: list[str], *others: Any, **more: Any
+    ) -> Any:
+        with missing_packages_named(str(info_name)):
+            return super().make_context(info_name, args, *others, **more)
+
     def invoke(self, ctx: Any) -> Any:
         token = current_verb.set(ctx)
         try:
-            return super().invoke(ctx)
+            with missing_packages_named(str(self.name)):
+                return super().invoke(ctx)
         finally:
             current_verb.reset(token)
 

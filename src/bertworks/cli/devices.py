@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -24,12 +25,11 @@ Cluster = Annotated[
 
 
 def set_threads(threads: int | None) -> None:
-    """Limit the threads of torch and the tokenizer, if `threads` is given."""
+    """Limit the threads of native code, torch and the tokenizer, if `threads` is given."""
     if threads is not None:
-        os.environ["RAYON_NUM_THREADS"] = str(threads)
-        import torch
+        from ..native.library import set_num_threads
 
-        torch.set_num_threads(threads)
+        set_num_threads(threads)
 
 
 def _device(*, device: Device = "auto", threads: Threads = None) -> literals.Device:
@@ -39,6 +39,28 @@ def _device(*, device: Device = "auto", threads: Threads = None) -> literals.Dev
 
 DeviceOption = Annotated[literals.Device, OptionGroup(_device)]
 """The device of the network; sets the number of CPU threads, if given."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What computes a model that is only used."""
+
+    device: literals.Device
+    backend: literals.Backend
+
+
+def _engine(*, device: DeviceOption = "auto", backend: literals.Backend = "auto") -> Engine:
+    """The device and the backend.
+
+    Args:
+        backend: native: without PyTorch, on the CPU; auto: native where it can compute the model
+            and the settings, unless there is a GPU.
+    """
+    return Engine(device, backend)
+
+
+EngineOption = Annotated[Engine, OptionGroup(_engine)]
+"""What computes a model that is only used; sets the number of CPU threads, if given."""
 
 
 def _workers(*, workers: ProcessCount = None, cluster: Cluster = None) -> dict[str, Any]:

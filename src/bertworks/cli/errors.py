@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from ..errors import BertworksError, BertworksWarning
+from ..errors import BertworksError, BertworksWarning, missing_package_error
 from ..utils import memory
 
 UsageError: Any = typer.BadParameter.__base__  # Typer does not export it
@@ -53,6 +53,22 @@ def errors_in_a_line() -> Iterator[None]:
         if not isinstance(error, OSError) or error.strerror is None:
             raise
         fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror, 1)
+
+
+@contextmanager
+def missing_packages_named(verb: str) -> Iterator[None]:
+    """Within the block, the error of a package that is not installed names its extra.
+
+    Raises:
+        BertworksError: what a verb imports is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = missing_package_error(error, verb)
+        if missing is None:
+            raise
+        raise missing from None
 
 
 @contextmanager

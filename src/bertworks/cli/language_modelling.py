@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .app import verb
-from .devices import DeviceOption
+from .devices import DeviceOption, EngineOption
 from .display import JsonDisplay
 from .models import AdaptedModel
 from .options import SettingsOption, TopK
@@ -16,7 +16,7 @@ def fill_mask(
     text: str,
     *,
     top_k: TopK = 5,
-    device: DeviceOption = "auto",
+    engine: EngineOption,
     settings: SettingsOption,
     display: JsonDisplay,
 ) -> None:
@@ -27,7 +27,7 @@ def fill_mask(
         top_k: Predictions for each mask.
     """
     require_text(text)
-    masks = model.load(device).fill_mask(text, top_k=top_k, **settings)
+    masks = model.use(lambda loaded: loaded.fill_mask(text, top_k=top_k, **settings), engine)
     display.json(masks)
     for number, guesses in enumerate(masks, 1):
         display.table(
@@ -46,7 +46,7 @@ def next_sentence(
     first: str,
     second: str,
     *,
-    device: DeviceOption = "auto",
+    engine: EngineOption,
     settings: SettingsOption,
     display: JsonDisplay,
 ) -> None:
@@ -58,7 +58,7 @@ def next_sentence(
     """
     require_text(first)
     require_text(second)
-    probability = model.load(device).next_sentence(first, second, **settings)
+    probability = model.use(lambda loaded: loaded.next_sentence(first, second, **settings), engine)
     display.json({"next_sentence_probability": probability})
     display.text(f"B follows A with probability {probability:.4f}")
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from ..settings import literals
+from .devices import Engine
 from .option_groups import OptionGroup
 
 if TYPE_CHECKING:
     from ..model import Model
+
+ResultT = TypeVar("ResultT")
 
 _HELP = (
     "A model directory, a name on the hub, or one of the bundled models mini and mini-sentences."
@@ -37,14 +41,33 @@ class ModelSource:
     task: str | None = None
 
     def load(self, device: literals.Device) -> Model:
-        """Load the model on a device."""
+        """Load the model with PyTorch, on a device."""
         # Imported objects stay: garbage collection of them would take a third of a short command.
         gc.disable()
-        from ..loading import load
+        from ..network_loading import load_network
 
         gc.freeze()
         gc.enable()
-        return load(self.name, device=device, base=self.base, adapter=self.adapter, task=self.task)
+        return load_network(self.name, device=device, **self._options)
+
+    def use(self, function: Callable[[Any], ResultT], engine: Engine) -> ResultT:
+        """Call a function with the model, in native code if that can compute all of it.
+
+        If not, the function is called again with a network of PyTorch's, if the user permits it.
+
+        Raises:
+            NeedsPyTorchError: PyTorch is needed, and not permitted or not installed.
+        """
+        gc.disable()
+        from ..loading import use
+
+        gc.freeze()
+        gc.enable()
+        return use(self.name, function, engine.device, engine.backend, **self._options)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {"base": self.base, "adapter": self.adapter, "task": self.task}
 
     def directories(self) -> list[Path]:
         """Return the local directories that are read; none for what is on the hub."""

@@ -13,7 +13,7 @@ import typer
 from ..utils.atomic_writes import write_file
 from ..utils.json_files import to_json
 from .app import verb
-from .devices import DeviceOption, ModelWorkers
+from .devices import DeviceOption, EngineOption, ModelWorkers
 from .display import Display, TextDisplay
 from .models import TaskModel
 from .options import Overwrite, Part, SettingsOption, Table
@@ -44,7 +44,7 @@ def predict(
     overwrite: Overwrite = False,
     part: Part = None,
     workers: ModelWorkers,
-    device: DeviceOption = "auto",
+    engine: EngineOption,
     settings: SettingsOption,
     display: TextDisplay,
 ) -> None:
@@ -65,34 +65,34 @@ def predict(
         ctx.fail("--pair is only for texts; in a table, use a column.")
     if (part is not None or workers) and (data is None or out is None):
         ctx.fail("--part, --workers and --on need --data FILE --out FILE.")
-    from ..inference.prediction_files import write_predictions
+    from ..inference.prediction_files import OutputFormat, write_predictions
 
     settings = settings | table
-    resumes = data is not None and out not in (None, "-")
-    with output(out, [data], model=model, overwrite=None if resumes else overwrite):
-        loaded_model = model.load(device)
+
+    def write(loaded_model: Any) -> int | None:
         if data is not None and out is not None:
             was_finished = Path(out).is_file() and not overwrite
-            count = loaded_model.predict_to(
-                out, data, json=json, part=part, overwrite=overwrite, **workers, **settings
-            )
+            options = {"json": json, "part": part, "overwrite": overwrite, **workers, **settings}
+            count: int = loaded_model.predict_to(out, data, **options)
             if was_finished:
                 display.facts({"time": "nothing to do: already finished", "written to": out})
-                return
-        else:
-            inputs: Iterable[Any] | None = None
-            if data is None:
-                lines = lines_of(texts or (), **table)
-                inputs = lines if pair is None else ((text, pair) for text in lines)
-            rows = loaded_model.stream(inputs, data=data, **settings)
-            if out is None and not json and sys.stdout.isatty():
-                assert loaded_model.task is not None, "it has predicted"
-                _show_predictions(display, rows, loaded_model.task.display_values)
-                return
-            count = write_predictions(
-                out or "-", rows, format="jsonl" if json else "auto", overwrite=overwrite
-            )
-    if out is not None:
+            return None if was_finished else count
+        inputs: Iterable[Any] | None = None
+        if data is None:
+            lines = lines_of(texts or (), **table)
+            inputs = lines if pair is None else ((text, pair) for text in lines)
+        rows = loaded_model.stream(inputs, data=data, **settings)
+        if out is None and not json and sys.stdout.isatty():
+            assert loaded_model.task is not None, "it has predicted"
+            _show_predictions(display, rows, loaded_model.task.display_values)
+            return None
+        format: OutputFormat = "jsonl" if json else "auto"
+        return write_predictions(out or "-", rows, format=format, overwrite=overwrite)
+
+    resumes = data is not None and out not in (None, "-")
+    with output(out, [data], model=model, overwrite=None if resumes else overwrite):
+        count = model.use(write, engine)
+    if out is not None and count is not None:
         display.status(f"{count:,} rows written to {Path(out)}")
 
 

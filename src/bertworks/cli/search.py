@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ..utils.progress import Progress
 from .app import verb
-from .devices import DeviceOption
+from .devices import EngineOption
 from .display import Display, JsonDisplay
 from .models import AdaptedModel, ModelSource
 from .options import Overwrite, SettingsOption, Table, TopK
@@ -108,7 +109,7 @@ def search(
     candidates: Annotated[int | None, typer.Option(min=1, max=1_000_000)] = None,
     approximate: bool = False,
     settings: SettingsOption,
-    device: DeviceOption = "auto",
+    engine: EngineOption,
     display: JsonDisplay,
 ) -> None:
     """Find the texts of a file that are nearest to a query.
@@ -137,36 +138,44 @@ def search(
 
         models = [model] if reranker is None else [model, reranker]
         check_inputs(index, [directory for one in models for directory in one.directories()])
-    encoder = model.load(device)
-    loaded_reranker = None if reranker is None else reranker.load(device)
-    from ..analysis.search import MANY, Index
-
-    with Progress() as progress:
-        text_index = Index.open(
-            encoder,
-            file,
-            index,
-            column=column,
-            overwrite=overwrite,
-            progress=progress.counter("embedding", "texts"),
-            **settings,
-            **table,
-        )
-    if count := text_index.num_truncated:
-        num_texts = f"{len(text_index):,} texts"
-        display.status(f"{count:,} of {num_texts} were too long and were truncated")
-    if len(text_index) > MANY and not approximate:
-        display.status(f"{len(text_index):,} texts: --approximate is faster")
     more = {} if candidates is None else {"candidates": candidates}
-    results = text_index.search(
-        query_texts, top_k, rerank=loaded_reranker, approximate=approximate, **more
-    )
-    similarity = None if rerank is None else text_index.model.similarity_function
+
+    def find(encoder: Any, loaded_reranker: Any = None) -> tuple[list[list[Hit]], str]:
+        from ..analysis.search import MANY, Index
+
+        with Progress() as progress:
+            text_index = Index.open(
+                encoder,
+                file,
+                index,
+                column=column,
+                overwrite=overwrite,
+                progress=progress.counter("embedding", "texts"),
+                **settings,
+                **table,
+            )
+        if count := text_index.num_truncated:
+            num_texts = f"{len(text_index):,} texts"
+            display.status(f"{count:,} of {num_texts} were too long and were truncated")
+        if len(text_index) > MANY and not approximate:
+            display.status(f"{len(text_index):,} texts: --approximate is faster")
+        results = text_index.search(
+            query_texts, top_k, rerank=loaded_reranker, approximate=approximate, **more
+        )
+        return results, encoder.similarity_function
+
+    if reranker is None:
+        results, similarity = model.use(find, engine)
+    else:
+        use_reranker = partial(reranker.use, engine=engine)
+        results, similarity = model.use(
+            lambda encoder: use_reranker(lambda scorer: find(encoder, scorer)), engine
+        )
     for query, hits in zip(query_texts, results, strict=True):
         display.json({"query": query, "hits": [hit._asdict() for hit in hits]})
         if len(query_texts) > 1:
             display.text(query)
-        _show_hits(display, hits, file, similarity)
+        _show_hits(display, hits, file, None if rerank is None else similarity)
 
 
 def _show_hits(display: Display, hits: list[Hit], file: str, similarity: str | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,13 +11,16 @@ from ..utils.formatting import format_duration
 from ..utils.progress import Progress
 from ..utils.remote import is_remote
 from .app import verb
-from .devices import DeviceOption, ModelWorkers
+from .devices import EngineOption, ModelWorkers
 from .display import TextDisplay, stopwatch
 from .models import TaskModel
 from .option_groups import OptionGroup
 from .options import Overwrite, Part, SettingsOption, Table
 from .outputs import output
 from .texts import Column, Texts, check_source, lines_of
+
+if TYPE_CHECKING:
+    from ..inference.vectors import WrittenVectors
 
 
 def _vector_writer(
@@ -32,7 +35,7 @@ def _vector_writer(
     part: Part = None,
     workers: ModelWorkers,
     settings: SettingsOption,
-    device: DeviceOption = "auto",
+    engine: EngineOption,
     display: TextDisplay,
 ) -> Callable[[str, str], None]:
     """A function that writes vectors to a file, with the method of `Model` that is named.
@@ -48,11 +51,14 @@ def _vector_writer(
     options = {"column": column, "part": part, "overwrite": overwrite} | workers | table | settings
 
     def write(out: str, method: str) -> None:
-        with output(None if is_remote(out) else out, [data], model=model):
-            to_file = getattr(model.load(device), method)
+        def compute(loaded_model: Any) -> tuple[WrittenVectors, float]:
+            to_file = getattr(loaded_model, method)
             with stopwatch() as seconds, Progress() as progress:
                 embedding = progress.counter("embedding", "texts")
-                result = to_file(out, source, progress=embedding, **options)
+                return to_file(out, source, progress=embedding, **options), seconds()
+
+        with output(None if is_remote(out) else out, [data], model=model):
+            result, seconds = model.use(compute, engine)
             rows = f"{result.rows:,}"
             if result.new < result.rows:
                 rows += f", {result.rows - result.new:,} of them already there"
@@ -60,8 +66,8 @@ def _vector_writer(
             if result.num_truncated:
                 facts["truncated"] = f"{result.num_truncated:,} texts were too long for the model"
             display.facts(facts)
-            rate = f"{result.new / seconds():,.0f} texts/s" if result.new else "nothing to do"
-            display.facts({"time": f"{format_duration(seconds())}, {rate}", "written to": out})
+            rate = f"{result.new / seconds:,.0f} texts/s" if result.new else "nothing to do"
+            display.facts({"time": f"{format_duration(seconds)}, {rate}", "written to": out})
 
     return write
 

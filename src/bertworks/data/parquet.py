@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 else:
-    pa = LazyModule("pyarrow")
-    pc = LazyModule("pyarrow.compute")
-    pq = LazyModule("pyarrow.parquet")
+    pa = LazyModule("pyarrow", "parquet", "Parquet")
+    pc = LazyModule("pyarrow.compute", "parquet", "Parquet")
+    pq = LazyModule("pyarrow.parquet", "parquet", "Parquet")
 
 _ROWS = 256
 _BATCH_BYTES = 1 << 24

@@ -26,7 +26,7 @@ from .manifest import TOKENIZER, Manifest, ShardRecord
 if TYPE_CHECKING:
     import pyarrow as pa
 else:
-    pa = LazyModule("pyarrow")
+    pa = LazyModule("pyarrow", "parquet", "A prepared corpus")
 
 
 def token_type(vocabulary_size: int) -> np.dtype[Any]:

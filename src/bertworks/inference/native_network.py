@@ -295,7 +295,12 @@ def _reopen(
 
 def auto_precision() -> Precision:
     """The precision that "auto" means: bfloat16 if the processor is fast at it."""
-    return "bf16" if has_kernels("bf16") else "fp32"
+    return "bf16" if is_fast_at_bfloat16() else "fp32"
+
+
+def is_fast_at_bfloat16() -> bool:
+    """Whether native code computes in bfloat16 on this processor."""
+    return has_kernels("bf16")
 
 
 def _unsupported_weights(config: EncoderConfig) -> str | None:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 else:
-    pa = LazyModule("pyarrow")
-    pq = LazyModule("pyarrow.parquet")
+    pa = LazyModule("pyarrow", "parquet", "A file of vectors in Parquet")
+    pq = LazyModule("pyarrow.parquet", "parquet", "A file of vectors in Parquet")
 
 
 class VectorFormat(FileFormat):

@@ -5,13 +5,14 @@ Importing pyarrow takes 36 MB and a tenth of a second, which is not needed for t
     if TYPE_CHECKING:
         import pyarrow as pa
     else:
-        pa = LazyModule("pyarrow")
+        pa = LazyModule("pyarrow", "parquet", "Parquet")
 """
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
+
+from ..errors import import_optional
 
 
 class LazyModule:
@@ -19,12 +20,13 @@ class LazyModule:
 
     Args:
         name: the module's name, as in an `import` statement.
+        extra, what: see `import_optional`.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, extra: str, what: str) -> None:
+        self._name, self._extra, self._what = name, extra, what
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(import_module(self._name), name)
+        found = getattr(import_optional(self._name, self._extra, self._what), name)
         self.__dict__[name] = found
         return found
