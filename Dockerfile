@@ -1,17 +1,19 @@
 # bertworks serve on a CPU: runs as any user, on a read-only file system.
 #   docker build -t bertworks --build-arg PIP_EXTRA_INDEX_URL=… .
 # The argument names the index of PyTorch's CPU builds; without it gigabytes of CUDA are installed.
+# With --build-arg EXTRAS=serve there is no PyTorch: for models that native code computes.
 #   docker run --read-only --user 1000:1000 -p 8080:8080 -e BERTWORKS_API_KEYS=me:KEY \
 #     -v $PWD/models:/models:ro bertworks /models/minilm
 FROM python:3.11-slim AS build
 WORKDIR /source
 ARG PIP_EXTRA_INDEX_URL
+ARG EXTRAS=serve,train
 RUN apt-get update && apt-get install --no-install-recommends -y gcc libc6-dev  # native code
 COPY pyproject.toml constraints.txt build_native.py README.md LICENSE NOTICE ./
 COPY recipes recipes
 COPY src src
 RUN python -m venv /venv \
- && /venv/bin/pip install --no-cache-dir -c constraints.txt ".[serve]"
+ && /venv/bin/pip install --no-cache-dir -c constraints.txt ".[$EXTRAS]"
 
 FROM python:3.11-slim
 COPY --from=build /venv /venv

@@ -85,7 +85,7 @@ node_modules/.installed: package.json
 
 $(BENCH)/.installed: $(PACKAGE) benchmarks/requirements.txt
 	$(PYTHON) -m venv $(BENCH)
-	$(BENCH)/bin/pip install --quiet -c constraints.txt -e .
+	$(BENCH)/bin/pip install --quiet -c constraints.txt -e ".[train]"
 	$(BENCH)/bin/pip install --quiet -c constraints.txt -r benchmarks/requirements.txt
 	@touch $@
 
@@ -95,7 +95,7 @@ $(INFINITY)/.installed: benchmarks/infinity.txt
 	@touch $@
 
 $(VENV)/.installed-demo: $(PACKAGE) | $(BIN)/python
-	$(PIP) -e ".[metrics,plots]"
+	$(PIP) -e ".[metrics,plots,train]"
 	@touch $@
 
 $(VENV)/.installed-docs: $(PACKAGE) | $(BIN)/python

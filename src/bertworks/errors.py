@@ -252,7 +252,10 @@ def check_path_name(path: str | os.PathLike[str]) -> None:
         ) from None
 
 
-_EXTRAS = {"torch": "train", "jaxtyping": "train", "pyarrow": "parquet"}
+_EXTRAS = {
+    **dict.fromkeys(("torch", "jaxtyping", "sentencex", "google_crc32c"), "train"),
+    "pyarrow": "parquet",
+}
 """Packages that much of this package imports, each with the extra that installs it."""
 
 
