@@ -27,7 +27,7 @@ from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksError, CheckpointError, DataError, SettingsError
 from bertworks.inference.merging import merge
 from bertworks.runs.run_files import read_settings
-from bertworks.settings.base import load_yaml
+from bertworks.settings.yaml_values import load_yaml
 from bertworks.training.recipe import read_recipe
 from bertworks.utils.json_files import read_json
 from tests.checkpoints.test_store import tiny

@@ -12,7 +12,8 @@ import pytest
 
 from bertworks.errors import DataError, OutputError, TrainingError
 from bertworks.runs.run_directory import RunDirectory, read_run
-from bertworks.settings.base import RUN_FORMAT, dump_yaml
+from bertworks.settings.base import RUN_FORMAT
+from bertworks.settings.yaml_values import dump_yaml
 from bertworks.training.settings import FitSettings
 from bertworks.tuning.results import GridResult
 

@@ -8,7 +8,8 @@ import pytest
 from pydantic import Field, model_validator
 
 from bertworks.errors import BertworksError, SettingsError, import_optional
-from bertworks.settings.base import Settings, dump_yaml
+from bertworks.settings.base import Settings
+from bertworks.settings.yaml_values import dump_yaml
 
 
 class Inner(Settings):

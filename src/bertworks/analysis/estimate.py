@@ -25,7 +25,8 @@ from ..errors import SettingsError
 from ..nn.device import autocast_to, dtype_of, pick_device, without_weights
 from ..nn.encoder import Encoder
 from ..packed import Batch
-from ..settings.base import REQUIRED, read_yaml
+from ..settings.base import REQUIRED
+from ..settings.yaml_values import read_yaml
 from ..tasks.pretraining.source import PretrainingExample
 from ..text.definition import ORIGINAL_SPECIAL_PIECES
 from ..text.tokenizer import Tokenizer

@@ -15,7 +15,6 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
-import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -228,6 +227,8 @@ def _in_yaml(value: Any) -> str:
             one.model_dump(mode="json", exclude_unset=True) if isinstance(one, BaseModel) else one
             for one in value
         ]
+    import yaml
+
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True)
     return text.removesuffix("...\n").strip()
 

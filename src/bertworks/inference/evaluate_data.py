@@ -18,8 +18,9 @@ from ..errors import DataError, SettingsError
 from ..jobs.parallel import Workers
 from ..native.library import set_num_threads, threads_of_worker
 from ..packed import Batch
-from ..settings.base import read_yaml, without_format_version
+from ..settings.base import without_format_version
 from ..settings.keywords import EvaluateKeywords
+from ..settings.yaml_values import read_yaml
 from ..tasks.evaluation import Evaluation
 from ..tasks.gold import GoldRows
 from ..tasks.inputs import open_table

@@ -97,6 +97,7 @@ class NativeNetwork:
         self._family, self._keys = family, family.keys_for(config)
         self._encoders: dict[Precision, NativeEncoder] = {}
         self._lock = Lock()
+        self._finite_names: set[str] = set()
         part = unsupported_part(config) or _unsupported_weights(config)
         if part is not None:
             raise needs_pytorch_error(f"{part}: a model with it", where=self._where)
@@ -205,12 +206,15 @@ class NativeNetwork:
         return np.ascontiguousarray(to_floats(self._read(name)))
 
     def _read(self, name: str) -> NDArray[Any]:
-        """Read our tensor of a name."""
+        """Read our tensor of a name, whose numbers are finite."""
         parts = [self._arrays[theirs].read() for theirs in self._keys.theirs(name)]
-        for theirs, part in zip(self._keys.theirs(name), parts, strict=True):
-            if not np.isfinite(to_floats(part).sum()) and not np.isfinite(to_floats(part)).all():
-                what = f"the tensor {theirs!r} holds numbers that are not finite (NaN or infinity)"
-                raise CheckpointError(what, where=self._where)
+        if name not in self._finite_names:
+            for theirs, part in zip(self._keys.theirs(name), parts, strict=True):
+                floats = to_floats(part)
+                if not np.isfinite(floats.sum()) and not np.isfinite(floats).all():
+                    what = f"the tensor {theirs!r} holds numbers that are not finite"
+                    raise CheckpointError(f"{what} (NaN or infinity)", where=self._where)
+            self._finite_names.add(name)
         if len({part.dtype for part in parts}) > 1:
             parts = [to_floats(part) for part in parts]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from ..errors import DamagedError, DataError, OtherRunError, OutputError, did_you_mean
-from ..settings.base import RUN_FORMAT, Settings, dump_yaml
+from ..settings.base import RUN_FORMAT, Settings
+from ..settings.yaml_values import dump_yaml
 from ..utils.atomic_writes import write_file
 from ..utils.directories import LOCK_NAME
 from ..utils.formatting import escape_surrogates

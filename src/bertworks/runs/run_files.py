@@ -24,7 +24,8 @@ from pydantic import (
 )
 
 from ..errors import DataError
-from ..settings.base import load_yaml, without_format_version
+from ..settings.base import without_format_version
+from ..settings.yaml_values import load_yaml
 from ..utils.formatting import escape_surrogates
 from ..utils.json_files import verify_checksum
 from ..utils.regular_files import read_bytes

@@ -10,16 +10,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self, get_args, get_origin
+from typing import Any, ClassVar, Self, get_args
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from ..errors import DataError, SettingsError, suggest_setting
 from ..utils.json_files import check_format_version
-from ..utils.regular_files import read_bytes
 
 _TYPES = {("int",), ("float",), ("str",), ("bool",)}
 
@@ -41,7 +39,11 @@ class Settings(BaseModel):
     common: ClassVar[tuple[str, ...]] = ()
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False
+        extra="forbid",
+        frozen=True,
+        validate_default=True,
+        allow_inf_nan=False,
+        defer_build=True,  # many classes are imported, and few used
     )
 
     @classmethod
@@ -96,7 +98,9 @@ class Settings(BaseModel):
                 fix = "For example: seed=1"
                 raise SettingsError(f"{word!r} is not of the form key=value", fix=fix)
             field = cls.field(key)
-            value = _parse_value(text, None if field is None else field.annotation)
+            from .yaml_values import parse_value
+
+            value = parse_value(text, None if field is None else field.annotation)
             for name in reversed(key.split(".")):
                 value = {name: value}
             if twice := sorted(_names(tree) & _names(value)):
@@ -169,84 +173,10 @@ def with_default(
     return field
 
 
-_MAX_NODES = 100_000
-"""Maximum number of values in a YAML document; aliases could expand ten lines to billions."""
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML loader that limits the size and rejects duplicate keys (else the last would count)."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._sizes: dict[int, int] = {}
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        node = super().compose_node(parent, index)
-        children = list(node.value) if isinstance(node, yaml.CollectionNode) else []
-        if isinstance(node, yaml.MappingNode):
-            children = [child for pair in children for child in pair]
-        size = 1 + sum(self._sizes.get(id(child), 1) for child in children)
-        if node is not None and size > _MAX_NODES:
-            raise yaml.composer.ComposerError(
-                None, None, f"it has more than {_MAX_NODES:,} values", node.start_mark
-            )
-        self._sizes[id(node)] = size
-        return node
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                if key.value in keys:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"the key {key.value!r} is given twice", key.start_mark
-                    )
-                keys.add(key.value)
-        return super().construct_mapping(node, deep=deep)
-
-
-def load_yaml(text: str) -> Any:
-    """Parse a YAML document.
-
-    Raises:
-        yaml.YAMLError, ValueError, RecursionError: it is not valid YAML, or too large.
-    """
-    return yaml.load(text, Loader=_Loader)  # a SafeLoader
-
-
-def dump_yaml(tree: Mapping[str, Any]) -> str:
-    """Return a mapping as YAML, in its order."""
-    return yaml.safe_dump(dict(tree), sort_keys=False, allow_unicode=True)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read the settings in a file, without validation.
-
-    Raises:
-        SettingsError: the file is missing, cannot be read, or is not a YAML mapping.
-    """
-    try:
-        tree = load_yaml(read_bytes(path).decode("utf-8"))
-    except FileNotFoundError:
-        raise SettingsError("no such file", where=str(path)) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"cannot be read ({error})", where=str(path)) from None
-    except (ValueError, RecursionError) as error:  # 2024-99-99 is not a date; [[[… is too deep
-        raise SettingsError(f"not valid YAML ({_reason(error)})", where=str(path)) from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark else str(path)
-        problem = " ".join(str(getattr(error, "problem", error)).split())
-        raise SettingsError(f"not valid YAML ({problem})", where=where) from None
-    if tree is None:
-        return {}
-    if not isinstance(tree, dict):
-        raise SettingsError("the file must hold `key: value` lines", where=str(path))
-    return tree
-
-
 def _read_settings(path: Path) -> dict[str, Any]:
     """Read a settings file, which may be the `settings.yaml` of a run."""
+    from .yaml_values import read_yaml
+
     tree = read_yaml(path)
     return without_format_version(tree, path) if "format_version" in tree else tree
 
@@ -260,43 +190,6 @@ def without_format_version(tree: Mapping[str, Any], path: Path) -> dict[str, Any
     fix = "Run the training again, with --overwrite (overwrite=True) or in another directory."
     check_format_version(tree, RUN_FORMAT, path, DataError, fix=fix)
     return {key: value for key, value in tree.items() if key != "format_version"}
-
-
-def _parse_value(text: str, kind: Any) -> Any:
-    """Parse the value that a user types for a setting: text as it is, other types as YAML."""
-    if str in (kind, *get_args(kind)):
-        return _parse_text(text)
-    is_list = any(get_origin(part) is tuple for part in (kind, *get_args(kind)))
-    if is_list and text[:1] not in ("[", "~") and text not in ("", "null"):
-        text = f"[{text}]"  # layers=-2,-1
-    return _parse_scalar(text)
-
-
-def _parse_scalar(text: str) -> Any:
-    try:
-        value = load_yaml(text)
-    except yaml.constructor.ConstructorError as error:
-        raise SettingsError(f"{text}: {error.problem}") from None
-    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: a date such as 2001-99-99
-        return text
-    if isinstance(value, str):  # YAML 1.1 reads 1e-4, without a point, as text
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
-
-
-def _parse_text(text: str) -> str | None:
-    """Return text as typed, but without YAML's quotes, and None for YAML's null."""
-    if text in ("", "~", "null"):
-        return None
-    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
-        try:
-            return str(yaml.safe_load(text))
-        except (yaml.YAMLError, ValueError):
-            return text
-    return text
 
 
 def _names(tree: Mapping[str, Any], prefix: str = "") -> set[str]:
@@ -370,10 +263,6 @@ def _format_value(value: Any) -> str:
     except ValueError:  # Python converts no integer of more than 4,300 digits
         return "a number of thousands of digits"
     return text if len(text) <= 200 else f"{text[:199]}…"
-
-
-def _reason(error: Exception) -> str:
-    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
 def group_in(annotation: Any) -> type[BaseModel] | None:
