@@ -148,7 +148,7 @@ class TextReader(ABC):
         """Return a reader for other processes, without what it does not need.
 
         Args:
-            on: where the processes run; see `parallel.map`.
+            on: where the processes run; see `Workers`.
         """
 
     def provenance(self) -> dict[str, Any]:
