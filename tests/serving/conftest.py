@@ -174,6 +174,13 @@ class Running:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
+    def reload(self) -> list[str]:
+        """Load all models again, as on SIGHUP; return their names."""
+        models = self.service.models
+        new_models = models.load_again()
+        models.replace(new_models)
+        return [model.name for model in new_models]
+
 
 @contextmanager
 def running(

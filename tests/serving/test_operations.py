@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import html
 import json
 import logging
@@ -20,6 +21,9 @@ from types import SimpleNamespace
 import httpx
 import pytest
 from fastapi.routing import APIRoute
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as parse_openmetrics,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
 import bertworks as bw
@@ -40,8 +44,11 @@ KEY = "a-key-of-sixteen-characters"
 
 def metrics(server: Running) -> dict[tuple[str, frozenset], float]:
     text = server.http.get("/metrics").text
-    return {
-        (sample.name, frozenset(sample.labels.items())): sample.value
+    return {  # the parser adds `_total` to the names of other tools' counters
+        (
+            sample.name.removesuffix("_total") if sample.name.startswith("te_") else sample.name,
+            frozenset(sample.labels.items()),
+        ): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
@@ -372,7 +379,10 @@ def test_metrics_are_there_from_the_start_and_count(directories, start) -> None:
     with start({"encoder": directories["encoder"]}, ServeSettings()) as server:
         first = metrics(server)
         embed = frozenset({("route", "/embed")})
-        assert first["te_request_count", embed] == first["te_request_success", embed] == 0
+        single, batch = (frozenset({("method", method)}) for method in ("single", "batch"))
+        assert first["bertworks_requests_total", embed] == 0
+        assert first["bertworks_route_failures_total", embed] == 0
+        assert first["te_request_count", single] == first["te_request_success", batch] == 0
         for name in ("te_embed_count", "te_predict_count", "te_queue_size", "te_embed_failure"):
             assert first[name, frozenset()] == 0
         for verb in ("request", "embed", "predict"):
@@ -384,10 +394,15 @@ def test_metrics_are_there_from_the_start_and_count(directories, start) -> None:
         server.post("/embed", {"inputs": []})
         server.post("/embed", {"inputs": "a", "model": "none"})
         second = metrics(server)
-        assert second["te_request_count", embed] == 3
-        assert second["te_request_success", embed] == 1
-        assert second["te_request_failure", frozenset({("err", "Empty")})] == 1
-        assert second["te_request_failure", frozenset({("err", "NotFound")})] == 1
+        assert second["bertworks_requests_total", embed] == 3
+        assert second["bertworks_route_failures_total", embed] == 2
+        assert second["te_request_count", batch] == second["te_request_success", batch] == 1
+        for name in ("te_request_failure", "bertworks_failures_total"):
+            assert second[name, frozenset({("err", "Empty")})] == 1
+            assert second[name, frozenset({("err", "NotFound")})] == 1
+        by_client = frozenset({("model", "encoder"), ("client", "no key")})
+        assert second["bertworks_texts_total", by_client] == 3
+        assert second["bertworks_tokens_total", by_client] == 6 + 3 + 3
         assert second["te_embed_count", frozenset()] == second["te_embed_success", frozenset()] == 3
         assert second["te_batch_next_size_sum", frozenset()] == 3
         assert second["te_batch_next_tokens_sum", frozenset()] == 6 + 3 + 3
@@ -397,8 +412,33 @@ def test_metrics_are_there_from_the_start_and_count(directories, start) -> None:
         for at in range(5):
             server.http.get(f"/none-{at}")
         last = metrics(server)
-        assert last["te_request_count", frozenset({("route", "other")})] == 5
+        assert last["bertworks_requests_total", frozenset({("route", "other")})] == 5
         assert not any("none" in str(labels) for _, labels in last)
+        # A body that is refused before it is routed has its route.
+        with_body = {"content": b"x" * 9_000_000}
+        assert server.http.post("/embed", **with_body).status_code == 413
+        assert metrics(server)["bertworks_requests_total", embed] == 4
+
+
+def test_metrics_are_valid_openmetrics(directories, start) -> None:
+    keys = Keys({"ada": KEY})
+    with start({"m": directories["encoder"]}, keys=keys) as server:
+        headers = {"authorization": f"Bearer {KEY}"}
+        assert server.post("/embed", {"inputs": TEXT}, headers=headers).status_code == 200
+        accept = {"accept": "application/openmetrics-text; version=1.0.0", **headers}
+        response = server.http.get("/metrics", headers=accept)
+        assert response.headers["content-type"].startswith("application/openmetrics-text")
+        families = {family.name: family for family in parse_openmetrics(response.text)}
+        assert families["bertworks_requests"].type == "counter"
+        assert {"te_request_duration", "te_queue_size"} <= families.keys()
+        (sample,) = (s for s in families["bertworks_texts"].samples if s.name.endswith("_total"))
+        assert (sample.labels, sample.value) == ({"model": "m", "client": "ada"}, 1)
+        (sample,) = families["bertworks_model_load_time_seconds"].samples
+        info = server.http.get("/info", headers=headers).json()
+        assert sample.labels == {"model": "m", "digest": info["model_sha"]}
+        assert int(sample.value) == info["load_time"]
+        weights = (Path(directories["encoder"]) / "model.safetensors").read_bytes()
+        assert info["model_sha"] == hashlib.sha256(weights).hexdigest()
 
 
 def test_neither_texts_nor_keys_are_logged(
@@ -427,6 +467,7 @@ def test_neither_texts_nor_keys_are_logged(
         odd = server.http.get("/health", headers={"x-request-id": "a b\n".strip() + '"{}'})
         assert odd.headers["x-request-id"] != 'a b"{}'
     lines = [json.loads(record.getMessage()) for record in caplog.records]
+    lines = [line for line in lines if line["event"] != "model loaded"]
     assert len(lines) == 8
     assert secret not in caplog.text
     assert KEY not in caplog.text
@@ -478,11 +519,11 @@ def test_models_are_loaded_anew(directories, start, tmp_path: Path) -> None:
         shutil.rmtree(folder)
         shutil.copytree(directories["topics"], folder)
         assert server.ask("/classify", {"inputs": TEXT}) == first
-        assert server.service.models.reload() == ["m"]
+        assert server.reload() == ["m"]
         assert "labels" in server.ask("/classify", {"inputs": TEXT})[0]
         (folder / "config.json").write_text("{")
         with pytest.raises(Exception, match="config"):
-            server.service.models.reload()
+            server.reload()
         assert "labels" in server.ask("/classify", {"inputs": TEXT})[0], "it stays as it was"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import socket
 from collections.abc import Callable
@@ -150,7 +151,7 @@ def test_a_model_that_is_repaired_is_served(
         if lazy:
             monkeypatch.setattr(models, "_RETRY_SECONDS", 0.0)
         else:
-            assert server.service.models.reload() == ["good", "b"]
+            assert server.reload() == ["good", "b"]
         assert server.post("/embed", body).status_code == 200
         assert server.service.models.available == ["good", "b"]
 
@@ -164,7 +165,7 @@ def test_a_reload_keeps_a_model_whose_new_weights_overflow(
         vectors = server.ask("/embed", {"inputs": TEXT})
         overflow(folder)
         with pytest.raises(Exception, match="not finite"):
-            server.service.models.reload()
+            server.reload()
         assert server.ask("/embed", {"inputs": TEXT}) == vectors
 
 
@@ -195,7 +196,7 @@ def test_a_served_model_does_not_depend_on_its_file(
         np.testing.assert_array_equal(server.ask("/embed", {"inputs": texts}), vectors)
         assert server.ask("/embed_all", {"inputs": "other texts"})
         if change == "other weights":
-            server.service.models.reload()
+            server.reload()
             new_vectors = server.ask("/embed", {"inputs": texts})
             assert np.abs(np.array(new_vectors) - vectors).max() > 1e-3
 
@@ -220,3 +221,29 @@ def test_all_models_cannot_be_required_if_none_is_loaded() -> None:
 def test_a_served_model_has_a_name_and_a_source(word: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         parse_sources(["mini", word])
+
+
+def test_a_model_larger_than_the_limit_is_an_error(directories, start) -> None:
+    with start({"m": directories["encoder"]}, max_memory=1000) as server:
+        response = server.post("/embed", {"inputs": TEXT})
+        assert response.status_code == 503
+        assert "MB of weights, more than max_memory=0.001" in response.json()["error"]
+
+
+def test_models_that_unload_each_other_are_reported(
+    directories, start, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger=LOG.name)
+    sources = dict.fromkeys("ab", directories["encoder"])
+    with start(sources) as server:
+        server.ask("/embed", {"inputs": TEXT, "model": "a"})
+        (model,) = server.service.models.list_loaded()
+    with start(sources, max_memory=model.num_bytes) as server:
+        for name in ("a", "b", "a"):
+            server.ask("/embed", {"inputs": TEXT, "model": name})
+        metrics = server.http.get("/metrics").text
+    assert 'bertworks_model_loads_total{model="a"} 2.0' in metrics
+    assert 'bertworks_model_unloads_total{model="b"} 1.0' in metrics
+    events = [json.loads(record.getMessage()) for record in caplog.records]
+    (warning,) = [event for event in events if event["event"] == "models unload each other"]
+    assert (warning["model"], warning["unloaded"]) == ("a", ["b"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -155,6 +156,25 @@ def find_weight_files(directory: Path, name: str) -> list[Path]:
                 )
         return files
     return []
+
+
+def digest_weights(directory: Path) -> str:
+    """Return the SHA-256 of the weights in a directory and the folders in it, in hexadecimal.
+
+    For one file it is what `sha256sum FILE` prints; for several files it is the digest of the lines
+    that `sha256sum` prints for them, in the order of their names.
+    """
+    for pattern in ("*.safetensors", "pytorch_model*.bin", "*.h5"):
+        lines = []
+        for file in sorted(directory.rglob(pattern)):
+            with file.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            lines.append(f"{digest}  {file.relative_to(directory).as_posix()}\n")
+        if lines:
+            break
+    if len(lines) == 1:
+        return lines[0].partition(" ")[0]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 @contextmanager

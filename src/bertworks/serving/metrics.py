@@ -1,15 +1,20 @@
 """What a server measures: each request's counts and times, and metrics for Prometheus.
 
-The metrics have the names of text-embeddings-inference.
+Histograms and gauges that text-embeddings-inference has too have its names. Its counters do not end
+in `_total`, which OpenMetrics requires; they are in Prometheus's text format alone. Counters named
+`bertworks_…_total` are in both.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 from starlette.requests import Request
 
 from ..errors import LengthError
@@ -25,11 +30,13 @@ KINDS = (
 
 GAUGES = {
     "te_queue_size": "requests that wait or are computed",
-    "bertworks_queue_tokens": "tokens that wait or are computed",
+    "bertworks_queue_tokens": "tokens that wait or are computed; scale on this",
     "bertworks_connections": "open connections",
-    "bertworks_unavailable_models": "models that could not be loaded",
 }
 """Gauges of the server's state."""
+
+NO_KEY = "no key"
+"""The value of the label `client` for requests without a valid key."""
 
 
 @dataclass
@@ -60,6 +67,7 @@ class RequestContext:
     id: str  # sent by the client, or new
     start_time: float  # on the monotonic clock, like the deadline
     client: str = ""  # the key's name, or the address; the queue is fair to clients
+    has_key: bool = False
     deadline: float | None = None
     verb: str | None = None  # its name in the metrics
     model: str | None = None
@@ -101,44 +109,54 @@ def get_context(request: Request) -> RequestContext:
 
 
 class Metrics:
-    """Counters and histograms, which all exist from the start.
+    """Counters and histograms; those without the labels `model` and `client` exist from the start.
+
+    The values of all labels are limited: `client` is the name of a key.
 
     Args:
         routes: the paths that may be values of the label `route`.
         states: functions that return the current value of gauges, by the names in `GAUGES`.
+        models: a collector of the served models' metrics.
     """
 
     def __init__(
-        self,
-        routes: Iterable[str],
-        states: Mapping[str, Callable[[], int]],
+        self, routes: Iterable[str], states: Mapping[str, Callable[[], int]], models: Collector
     ) -> None:
         self.registry = CollectorRegistry()
+        self.registry.register(models)
         self._routes = (*routes, "other")
-        # prometheus_client's counters end in `_total`; these names do not, so they are gauges.
-        self._count = self._make_gauge("te_request_count", "requests", "route")
-        self._success = self._make_gauge("te_request_success", "answered requests", "route")
-        self._failure = self._make_gauge("te_request_failure", "failed requests", "err")
+        self._requests = self._make_counter("requests", "requests by route", "route")
+        self._failures = self._make_counter("failures", "failed requests by kind of error", "err")
+        self._route_failures = self._make_counter(
+            "route_failures", "failed requests by route", "route"
+        )
+        self._rows = self._make_counter("texts", "texts by model and client", "model", "client")
+        self._tokens = self._make_counter("tokens", "tokens by model and client", "model", "client")
+        self._reloads = self._make_counter("reloads", "reloads of models, keys and certificate")
+        self._failed_reloads = self._make_counter(
+            "reload_failures", "reloads that failed; all stayed as it was"
+        )
+        self._reload_time = Gauge(
+            "bertworks_last_load_time_seconds",
+            "when models, keys and certificate were last loaded, in seconds since 1970",
+            registry=self.registry,
+        )
+        self._reload_time.set(time.time())
         self._duration = Histogram(
             "te_request_duration", "seconds", ["route"], buckets=SECONDS, registry=self.registry
         )
         for route in self._routes:
-            for metric in (self._count, self._success, self._duration):
+            for metric in (self._requests, self._route_failures, self._duration):
                 metric.labels(route)
         for kind in KINDS:
-            self._failure.labels(kind)
+            self._failures.labels(kind)
         self._parts = {
             f"te_{verb}_{part}": self._make_histogram(f"te_{verb}_{part}", "seconds", SECONDS)
             for verb in ("request", "embed", "predict")
             for part in ("tokenization_duration", "queue_duration", "inference_duration")
         }
-        self._verbs = {
-            verb: (
-                self._make_gauge(f"te_{verb}_count", f"texts of {verb}"),
-                self._make_gauge(f"te_{verb}_success", f"answered texts of {verb}"),
-                self._make_gauge(f"te_{verb}_failure", f"failed requests of {verb}"),
-                self._make_histogram(f"te_{verb}_duration", "seconds", SECONDS),
-            )
+        self._verb_durations = {
+            verb: self._make_histogram(f"te_{verb}_duration", "seconds", SECONDS)
             for verb in ("embed", "predict")
         }
         self._length = self._make_histogram("te_request_input_length", "characters", TOKENS)
@@ -148,15 +166,21 @@ class Metrics:
         )
         self._batch_seconds = self._make_histogram("bertworks_batch_duration", "seconds", SECONDS)
         for name, what in GAUGES.items():
-            self._make_gauge(name, what).set_function(states[name])
+            Gauge(name, what, registry=self.registry).set_function(states[name])
+        self._tei_counters = TeiCounters()
 
     def count_requests(self, route: str | None = None) -> int:
         """Return the number of requests that were answered or failed: of a route, or all."""
         routes = self._routes if route is None else (route,)
         counts = (
-            self.registry.get_sample_value("te_request_count", {"route": name}) for name in routes
+            self.registry.get_sample_value("bertworks_requests_total", {"route": name})
+            for name in routes
         )
         return int(sum(count or 0 for count in counts))
+
+    def name_route(self, path: str) -> str:
+        """Return a path if it is the path of a route, else "other"."""
+        return path if path in self._routes else "other"
 
     def record_batch(self, rows: int, tokens: int, seconds: float) -> None:
         """Record a batch."""
@@ -164,22 +188,32 @@ class Metrics:
         self._batch_tokens.observe(tokens)
         self._batch_seconds.observe(seconds)
 
+    def record_reload(self, *, is_done: bool) -> None:
+        """Record a reload of models, keys and certificate."""
+        (self._reloads if is_done else self._failed_reloads).inc()
+        if is_done:
+            self._reload_time.set(time.time())
+
     def record_request(self, route: str, seconds: float, context: RequestContext) -> None:
         """Record a request that was answered, or that failed."""
-        route = route if route in self._routes else "other"
         kind = context.error
-        self._count.labels(route).inc()
+        if kind is not None and kind not in KINDS:
+            kind = "Internal"
+        self._requests.labels(route).inc()
         self._duration.labels(route).observe(seconds)
-        if kind is None:
-            self._success.labels(route).inc()
-        else:
-            self._failure.labels(kind if kind in KINDS else "Internal").inc()
+        if kind is not None:
+            self._route_failures.labels(route).inc()
+            self._failures.labels(kind).inc()
+        self._tei_counters.record_request(context.verb, context.rows, kind)
         if context.rows:
             self._record_rows(context)
 
     def _record_rows(self, context: RequestContext) -> None:
         """Record the rows and times of a request in the queue."""
         verb, rows = context.verb, context.rows
+        labels = (context.model or "", context.client if context.has_key else NO_KEY)
+        self._rows.labels(*labels).inc(rows)
+        self._tokens.labels(*labels).inc(context.tokens)
         seconds = {
             "tokenization_duration": context.tokenising_seconds,
             "queue_duration": context.queueing_seconds,
@@ -188,23 +222,67 @@ class Metrics:
         self._length.observe(context.characters / rows)
         for name, value in seconds.items():
             self._parts[f"te_request_{name}"].observe(value)
-            if verb in self._verbs:
+            if verb in self._verb_durations:
                 self._parts[f"te_{verb}_{name}"].observe(value)
-        if verb in self._verbs:
-            count, success, failure, duration = self._verbs[verb]
-            count.inc(rows)
-            duration.observe(sum(seconds.values()))
-            if context.error is None:
-                success.inc(rows)
-            else:
-                failure.inc()
+        if verb in self._verb_durations:
+            self._verb_durations[verb].observe(sum(seconds.values()))
 
-    def to_text(self) -> bytes:
-        """Return all metrics in Prometheus's text format."""
-        return generate_latest(self.registry)
+    def to_text(self, accept: str) -> tuple[bytes, str]:
+        """Return all metrics, and their media type.
 
-    def _make_gauge(self, name: str, what: str, *labels: str) -> Gauge:
-        return Gauge(name, what, labels, registry=self.registry)
+        Args:
+            accept: the header of that name; `application/openmetrics-text` gives OpenMetrics.
+        """
+        encode, media_type = choose_encoder(accept)
+        text: bytes = encode(self.registry)
+        if "openmetrics" not in media_type:
+            text += self._tei_counters.to_text().encode()
+        return text, media_type
+
+    def _make_counter(self, name: str, what: str, *labels: str) -> Counter:
+        return Counter(f"bertworks_{name}", what, labels, registry=self.registry)
 
     def _make_histogram(self, name: str, what: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(name, what, buckets=buckets, registry=self.registry)
+
+
+class TeiCounters:
+    """The counters of text-embeddings-inference, with its names and labels."""
+
+    def __init__(self) -> None:
+        by_method = {f'{{method="{method}"}}': 0 for method in ("single", "batch")}
+        self._counts: dict[str, dict[str, int]] = {
+            "te_request_count": dict(by_method),
+            "te_request_success": dict(by_method),
+            "te_request_failure": {f'{{err="{kind}"}}': 0 for kind in KINDS},
+        }
+        for verb in ("embed", "predict"):
+            for what in ("count", "success", "failure"):
+                self._counts[f"te_{verb}_{what}"] = {"": 0}
+
+    def record_request(self, verb: str | None, rows: int, error: str | None) -> None:
+        """Count a request.
+
+        Args:
+            error: its kind, one of `KINDS`.
+        """
+        method = f'{{method="{"batch" if rows > 1 else "single"}"}}'
+        self._counts["te_request_count"][method] += 1
+        if error is None:
+            self._counts["te_request_success"][method] += 1
+        else:
+            self._counts["te_request_failure"][f'{{err="{error}"}}'] += 1
+        if rows and verb in ("embed", "predict"):
+            self._counts[f"te_{verb}_count"][""] += rows
+            if error is None:
+                self._counts[f"te_{verb}_success"][""] += rows
+            else:
+                self._counts[f"te_{verb}_failure"][""] += 1
+
+    def to_text(self) -> str:
+        """Return the counters in Prometheus's text format."""
+        return "".join(
+            f"# TYPE {name} counter\n"
+            + "".join(f"{name}{labels} {count}\n" for labels, count in counts.items())
+            for name, counts in self._counts.items()
+        )

@@ -114,7 +114,7 @@ class RequestMiddleware:
         if self.keys:
             owner = self.keys.find_owner(_read_key(headers))
             if owner is not None:
-                context.client = owner
+                context.client, context.has_key = owner, True
             elif not needs_no_key(scope["method"], path) and not (
                 path == "/metrics" and self.local
             ):
@@ -214,7 +214,9 @@ class RequestMiddleware:
             watcher.cancel()
 
     def _record(self, scope: Scope, context: RequestContext, status: int) -> None:
-        route = getattr(scope.get("route"), "path", "other")
+        # A request that was refused before it was routed has no route yet.
+        route = getattr(scope.get("route"), "path", None)
+        route = self.service.metrics.name_route(scope["path"] if route is None else route)
         seconds = time.monotonic() - context.start_time
         if context.error is None and status >= 400:
             context.error = "Validation" if status < 500 else "Internal"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from ..checkpoints.locate import locate, locate_with_adapter
 from ..checkpoints.sentence import SentenceSettings, transformer_directory
-from ..checkpoints.weight_files import read_json
+from ..checkpoints.weight_files import digest_weights, read_json
 from ..errors import BertworksError, CheckpointError, SettingsError, did_you_mean, truncate_repr
 from ..inference.settings import EngineSettings
 from ..inference.sparse import SparseEmbedder
@@ -36,6 +37,9 @@ TaskRunnerT = TypeVar("TaskRunnerT", bound=TaskRunner)
 
 _MAX_RUNNERS = 32
 """The most runners of a model, for different settings; the least recently used is dropped."""
+
+_ALTERNATING_SECONDS = 60.0
+"""A model that is needed again so soon after it was unloaded is reported."""
 
 VectorForm = Literal["vectors", "sparse", "tokens", "matrices"]
 
@@ -98,12 +102,23 @@ class LoadedModel:
         name: its name in requests.
         source: its directory, or its name on the hub.
         settings: values for `EngineSettings`: precision and determinism.
+        digest: of its files of weights (`digest_weights`).
+
+    Attributes:
+        load_time: when it was loaded, in seconds since 1970.
     """
 
     def __init__(
-        self, name: str, source: str, model: Model, prompts: Prompts, settings: Mapping[str, Any]
+        self,
+        name: str,
+        source: str,
+        model: Model,
+        prompts: Prompts,
+        settings: Mapping[str, Any],
+        digest: str,
     ) -> None:
         self.name, self.source, self.model, self.prompts = name, source, model, prompts
+        self.digest, self.load_time = digest, time.time()
         self._settings = dict(settings)
         self.device = next(model.network.parameters()).device.type
         networks = {one.network for one in (model, model.query_model) if one is not None}
@@ -271,6 +286,7 @@ class Models:
 
     Attributes:
         failures: the models that could not be loaded, by name. The others are served.
+        num_loads, num_unloads: how often each model was loaded, and unloaded for others.
     """
 
     def __init__(
@@ -289,6 +305,9 @@ class Models:
         self._adapters = dict(adapters or {})
         self._settings = {"precision": precision, "deterministic": deterministic}
         self.failures: dict[str, Failure] = {}
+        self.num_loads: Counter[str] = Counter()
+        self.num_unloads: Counter[str] = Counter()
+        self._last_unload_times: dict[str, float] = {}
         self._loaded_models: OrderedDict[str, LoadedModel] = OrderedDict()
         self._loading = {name: threading.Lock() for name in sources}
         self._lock = threading.Lock()
@@ -341,10 +360,12 @@ class Models:
             failure = self.failures.get(name)
             if failure is None or time.monotonic() - failure.time > _RETRY_SECONDS:
                 try:
-                    return self._load(name)
+                    loaded_model = self._open(name)
                 except BertworksError as error:
-                    failure = self.failures[name] = Failure(error, time.monotonic())
-                    log(logging.ERROR, "model unavailable", model=name, reason=str(error))
+                    failure = self._record_failure(name, error)
+                else:
+                    self._insert(loaded_model)
+                    return loaded_model
             raise UnavailableModelError(
                 f"the model {name!r} cannot be loaded: {failure.error}"
             ) from None
@@ -363,34 +384,66 @@ class Models:
         if not self.available:
             raise self.failures[self.default].error
 
-    def reload(self) -> list[str]:
-        """Load all models again that were loaded, or could not be; return their names.
+    def load_again(self) -> list[LoadedModel]:
+        """Load all models again that were loaded, or could not be, for `replace`.
 
-        A model that cannot be loaded stays as it was; the first such error is raised at the end.
+        A model that could not be loaded before, and cannot now, stays unavailable.
+
+        Raises:
+            BertworksError: a model that is served cannot be loaded again.
         """
-        names = [name for name in self.sources if name in self.failures or self._is_loaded(name)]
-        errors: list[BertworksError] = []
-        for name in names:
+        new_models = []
+        for name in self.sources:
+            is_failed = name in self.failures
+            if not is_failed and not self._is_loaded(name):
+                continue
             with self._loading[name]:
                 try:
-                    self._load(name)
+                    new_models.append(self._open(name))
                 except BertworksError as error:
-                    errors.append(error)
-        if errors:
-            raise errors[0]
-        return names
+                    if not is_failed:
+                        raise
+                    self._record_failure(name, error)
+        return new_models
+
+    def replace(self, new_models: Sequence[LoadedModel]) -> None:
+        """Serve models in place of those with their names."""
+        for model in new_models:
+            self._insert(model)
 
     def _is_loaded(self, name: str) -> bool:
         return any(loaded_model.name == name for loaded_model in self.list_loaded())
 
-    def _load(self, name: str) -> LoadedModel:
+    def _record_failure(self, name: str, error: BertworksError) -> Failure:
+        failure = self.failures[name] = Failure(error, time.monotonic())
+        log(logging.ERROR, "model unavailable", model=name, reason=str(error))
+        return failure
+
+    def _open(self, name: str) -> LoadedModel:
+        """Load a model, and embed a text with it."""
         directory = locate(self.sources[name])
+        model_directory, adapter = locate_with_adapter(directory, self._adapters.get("base"))
+        digest = digest_weights(model_directory)
+        if adapter is not None:
+            digest = f"{digest}+{digest_weights(adapter)}"
         model = load(directory, device=self._device, **self._adapters)
-        model_directory, _ = locate_with_adapter(directory, self._adapters.get("base"))
         prompts = Prompts.from_directory(model_directory, model.sentence)
-        loaded_model = LoadedModel(name, self.sources[name], model, prompts, self._settings)
+        loaded_model = LoadedModel(name, self.sources[name], model, prompts, self._settings, digest)
+        if self._max_memory is not None and loaded_model.num_bytes > self._max_memory:
+            raise CheckpointError(
+                f"has {loaded_model.num_bytes / 1e6:.3g} MB of weights, more than "
+                f"max_memory={self._max_memory / 1e6:g}",
+                where=self.sources[name],
+                fix="Raise max_memory.",
+            )
         loaded_model.warm_up()
+        return loaded_model
+
+    def _insert(self, loaded_model: LoadedModel) -> None:
+        """Serve a model; unload others if there is too little memory."""
+        name = loaded_model.name
         self.failures.pop(name, None)
+        unloaded = []
         with self._lock:
             is_freed = name in self._loaded_models
             self._loaded_models[name] = loaded_model
@@ -398,13 +451,30 @@ class Models:
             while self._max_memory is not None and len(self._loaded_models) > 1:
                 if sum(each.num_bytes for each in self._loaded_models.values()) <= self._max_memory:
                     break
-                self._loaded_models.popitem(last=False)
-                is_freed = True
-        if is_freed and gc.get_freeze_count():  # `Server.startup` froze objects
+                unloaded.append(self._loaded_models.popitem(last=False)[0])
+        self.num_loads[name] += 1
+        self.num_unloads.update(unloaded)
+        log(logging.INFO, "model loaded", model=name, digest=loaded_model.digest, unloaded=unloaded)
+        self._warn_if_models_alternate(name, unloaded)
+        if (is_freed or unloaded) and gc.get_freeze_count():  # `Server.startup` froze objects
             gc.unfreeze()
             gc.collect()
             gc.freeze()
-        return loaded_model
+
+    def _warn_if_models_alternate(self, name: str, unloaded: Sequence[str]) -> None:
+        """Warn if a model is loaded again soon after it was unloaded for others."""
+        now = time.monotonic()
+        seconds = now - self._last_unload_times.get(name, -math.inf)
+        self._last_unload_times.update(dict.fromkeys(unloaded, now))
+        if unloaded and seconds < _ALTERNATING_SECONDS:
+            log(
+                logging.WARNING,
+                "models unload each other",
+                model=name,
+                unloaded=unloaded,
+                seconds=round(seconds, 1),
+                fix="raise max_memory, or serve fewer models",
+            )
 
 
 def parse_sources(models: Sequence[str]) -> dict[str, str]:

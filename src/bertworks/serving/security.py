@@ -30,13 +30,27 @@ _MIN_KEY_CHARACTERS = 16
 
 
 class Keys:
-    """API keys by name; only their digests are kept."""
+    """API keys by name; only their digests are kept.
 
-    def __init__(self, keys: Mapping[str, str] | None = None) -> None:
+    Attributes:
+        file: the file that they were read from, if any.
+    """
+
+    def __init__(self, keys: Mapping[str, str] | None = None, file: Path | None = None) -> None:
         self._digests = {name: _digest(key) for name, key in (keys or {}).items()}
+        self.file = file
 
     def __bool__(self) -> bool:
         return bool(self._digests)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the keys."""
+        return list(self._digests)
+
+    def replace(self, keys: Keys) -> None:
+        """Accept other keys from now on."""
+        self._digests = keys._digests
 
     def find_owner(self, key: str) -> str | None:
         """Return the name of a key, or None. All keys are compared, each in constant time."""
@@ -62,7 +76,7 @@ def read_keys(file: Path | None) -> Keys:
     lines = [(ENVIRONMENT, line) for line in _key_lines(words).values()]
     if file is not None:
         try:
-            in_file = _key_lines(_content(file).decode("utf-8-sig").splitlines())
+            in_file = _key_lines(read_content(file).decode("utf-8-sig").splitlines())
         except UnicodeDecodeError as error:
             raise SettingsError(f"cannot be read ({error})", where=str(file)) from None
         if not in_file:
@@ -82,10 +96,10 @@ def read_keys(file: Path | None) -> Keys:
         if name in keys:
             raise SettingsError(f"two keys are called {name!r}", where=where)
         keys[name] = key
-    return Keys(keys)
+    return Keys(keys, file)
 
 
-def _content(file: str | Path) -> bytes:
+def read_content(file: str | Path) -> bytes:
     """Return the content of a file; raise `SettingsError` if it cannot be read."""
     try:
         return read_bytes(file)
@@ -119,30 +133,6 @@ def check_host(host: str, keys: Keys, *, no_auth: bool) -> None:
             f"host={host} can be reached from other machines, and there are no API keys",
             fix=f"Give --api-keys FILE or {ENVIRONMENT}, or --no-auth.",
         )
-
-
-def check_tls(key: str | None, certificate: str | None) -> None:
-    """Check that the files for HTTPS contain a certificate and a private key.
-
-    Args:
-        key: PEM file of the private key; if omitted, the certificate's file must contain it.
-        certificate: PEM file of the certificate; if both are omitted, HTTPS is off.
-
-    Raises:
-        SettingsError: a file is missing, cannot be read, or does not contain its part.
-    """
-    if certificate is None:
-        if key is not None:
-            fix = "Give the certificate's PEM file as --tls-certificate."
-            raise SettingsError("--tls-key is given without --tls-certificate", fix=fix)
-        return
-    for file, what, option in (
-        (certificate, "certificate", "--tls-certificate"),
-        (key or certificate, "private key", "--tls-key"),
-    ):
-        if f"{what.upper()}-----".encode() not in _content(file):
-            fix = f"Give its PEM file as {option}."
-            raise SettingsError(f"there is no {what} in it", where=file, fix=fix)
 
 
 def parse_host(header: str) -> str:

@@ -10,7 +10,6 @@ import math
 import os
 import signal
 import socket
-import ssl
 import sys
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,14 +20,15 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
-from ..errors import BertworksError, SettingsError
+from ..errors import BertworksError
 from .app import make_app
 from .connections import LimitedProtocol, Listener, bind, limit_connections, listen
 from .logs import log, log_to_stderr
 from .models import Models
-from .security import Keys, check_host, check_tls, is_loopback
+from .security import Keys, check_host, is_loopback, read_keys
 from .service import Service
 from .settings import ServeSettings
+from .tls import make_tls_context, replace_tls_context
 
 _LAST_SECONDS = 0.25
 
@@ -38,14 +38,15 @@ class Server(uvicorn.Server):
 
     After SIGTERM or SIGINT, `/ready` returns 503 at once, requests are accepted for `drain_delay`
     seconds, and then all accepted requests are answered. A second signal stops the server at once.
-    SIGHUP loads the models again.
+    SIGHUP loads models, keys and certificate again: all of them, or none if one cannot be.
     """
 
     def __init__(
-        self, config: uvicorn.Config, service: Service, listeners: Sequence[Listener]
+        self, config: uvicorn.Config, service: Service, keys: Keys, listeners: Sequence[Listener]
     ) -> None:
         super().__init__(config)
-        self.service, self.listeners = service, listeners
+        self.service, self.keys, self.listeners = service, keys, listeners
+        self._reloading = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
     @contextmanager
@@ -112,19 +113,37 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     def _reload(self) -> None:
-        self._start(self._reload_models())
+        self._start(self._load_again())
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _reload_models(self) -> None:
-        try:
-            names = await asyncio.to_thread(self.service.models.reload)
-            log(logging.INFO, "reloaded", models=names)
-        except BertworksError as error:
-            log(logging.ERROR, "reload failed", reason=str(error))
+    async def _load_again(self) -> None:
+        """Load models, keys and certificate, and replace all of them at once."""
+        service, config = self.service, self.config
+        async with self._reloading:
+            try:
+                keys = Keys() if not self.keys else read_keys(self.keys.file)
+                context = make_tls_context(config)
+                new_models = await asyncio.to_thread(service.models.load_again)
+            except BertworksError as error:
+                service.metrics.record_reload(is_done=False)
+                log(logging.ERROR, "reload failed", reason=str(error), kept="all as it was")
+                return
+            self.keys.replace(keys)
+            if context is not None and config.ssl is not None:
+                replace_tls_context(config.ssl, context)
+            await asyncio.to_thread(service.models.replace, new_models)
+            service.metrics.record_reload(is_done=True)
+        log(
+            logging.INFO,
+            "reloaded",
+            models={model.name: model.digest for model in new_models},
+            keys=self.keys.names,
+            certificate=config.ssl_certfile,
+        )
 
 
 def serve(
@@ -152,7 +171,6 @@ def serve(
             `require_all`, one cannot.
     """
     check_host(host, keys, no_auth=no_auth)
-    check_tls(options.get("ssl_keyfile"), options.get("ssl_certfile"))
     configure_threads()
     log_to_stderr(log_level)
     local = is_loopback(host)
@@ -167,7 +185,7 @@ def serve(
     with ExitStack() as opened:
         for listener in listeners:
             opened.enter_context(listener)
-        _run(Server(config, service, listeners))
+        _run(Server(config, service, keys, listeners))
 
 
 def _config(app: FastAPI, host: str, port: int, options: dict[str, Any]) -> uvicorn.Config:
@@ -181,15 +199,8 @@ def _config(app: FastAPI, host: str, port: int, options: dict[str, Any]) -> uvic
         ws="none",  # no route is a WebSocket, whose connections would have no limits
         **options,
     )
-    try:
-        config.load()  # before the models are loaded, which takes longer
-    except ssl.SSLError as error:
-        files = (config.ssl_certfile, config.ssl_keyfile)
-        raise SettingsError(
-            f"no certificate with its private key ({error.reason or error})",
-            where=", ".join(str(file) for file in files if file is not None),
-            fix="Give PEM files that belong together.",
-        ) from None
+    make_tls_context(config)  # before the models are loaded, which takes longer
+    config.load()
     return config
 
 

@@ -16,6 +16,7 @@ from ..inference.activations import is_awaited
 from .connections import Connections
 from .fair_yield import FairYield
 from .metrics import Metrics
+from .model_metrics import ModelCollector
 from .models import Models
 from .queue import Queue
 from .request_error import ErrorFormat, ErrorFormats
@@ -63,8 +64,8 @@ class Service:
                 "te_queue_size": lambda: self.queue.load.requests,
                 "bertworks_queue_tokens": lambda: self.queue.load.tokens,
                 "bertworks_connections": lambda: len(self.connections),
-                "bertworks_unavailable_models": lambda: len(models.failures),
             },
+            ModelCollector(models),
         )
         self.queue = Queue(
             settings.batch_tokens, settings.max_queue_tokens, observe=self.metrics.record_batch

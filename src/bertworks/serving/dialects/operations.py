@@ -44,9 +44,10 @@ async def ready(request: Request) -> Response:
 
 @dialect.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
-    """Return the metrics for Prometheus."""
-    text = get_service(request).metrics.to_text()
-    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+    """Return the metrics for Prometheus, or as OpenMetrics to those who accept that."""
+    accept = request.headers.get("accept", "")
+    text, media_type = get_service(request).metrics.to_text(accept)
+    return Response(text, headers={"content-type": media_type})
 
 
 @dialect.get("/docs", include_in_schema=False, response_class=HTMLResponse)

@@ -412,7 +412,8 @@ def describe_server(service: Service, loaded_model: LoadedModel) -> dict[str, An
     parameter = next(loaded_model.model.network.parameters())
     return {
         "model_id": loaded_model.source,
-        "model_sha": None,
+        "model_sha": loaded_model.digest,
+        "load_time": int(loaded_model.load_time),
         "model_dtype": str(parameter.dtype).removeprefix("torch."),
         "served_model_name": loaded_model.name,
         "model_type": describe_model_type(loaded_model),

@@ -1,0 +1,50 @@
+"""Metrics of the served models: when each was loaded, its size, how often it was loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from .models import Models
+
+
+class ModelCollector(Collector):
+    """Reads the metrics of some models when they are asked for."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    def describe(self) -> list[Metric]:
+        """Return nothing, so that nothing is read when this is registered."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics."""
+        models = self._models
+        yield GaugeMetricFamily(
+            "bertworks_unavailable_models", "models that could not be loaded", len(models.failures)
+        )
+        load_time = GaugeMetricFamily(
+            "bertworks_model_load_time_seconds",
+            "when a model was loaded, in seconds since 1970, and the SHA-256 of its weights",
+            labels=["model", "digest"],
+        )
+        size = GaugeMetricFamily(
+            "bertworks_model_weight_bytes", "bytes of a loaded model's weights", labels=["model"]
+        )
+        for model in models.list_loaded():
+            load_time.add_metric([model.name, model.digest], model.load_time)
+            size.add_metric([model.name], model.num_bytes)
+        yield load_time
+        yield size
+        for name, what, counts in (
+            ("loads", "times a model was loaded", models.num_loads),
+            ("unloads", "times a model was unloaded for others", models.num_unloads),
+        ):
+            counter = CounterMetricFamily(f"bertworks_model_{name}", what, labels=["model"])
+            for model_name in models.sources:
+                counter.add_metric([model_name], counts[model_name])
+            yield counter
