@@ -25,7 +25,7 @@ from typing import Any
 
 NATIVE = Path(__file__).parent / "src/bertworks/native"
 LIBRARY = NATIVE / "native.so"
-FLAGS = ["-O3", "-fPIC", "-fno-math-errno", "-Wall", "-Wextra"]
+FLAGS = ["-O3", "-fPIC", "-fno-math-errno", "-Wall", "-Wextra", "-pthread"]
 _AVX2 = ["-mavx2", "-mfma"]
 _AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma"]
 _AVX512BF16 = [*_AVX512, "-mavx512vnni", "-mavx512bf16"]
@@ -50,7 +50,7 @@ ISAS = {
 """The instruction sets of each machine, the best one last, and the compiler's flags for each."""
 KERNELS = ("attention_fp32", "embeddings_and_pooling", "layer")
 TRAINING = ("attention", "norms_and_losses")
-COMMON = ("dispatch", "mean_of_rows", "wordpiece")
+COMMON = ("dispatch", "mean_of_rows", "threads", "wordpiece")
 
 
 def compile_native() -> str | None:
@@ -96,7 +96,7 @@ def link(
             [*compiler, *FLAGS, *flags, *part_flags, "-c", str(source), "-o", file]
             for (source, part_flags), file in zip(parts, objects, strict=True)
         ]
-        linking = [*compiler, *flags, *objects, "-lm", "-o", str(out)]
+        linking = [*compiler, *flags, *objects, "-lm", "-pthread", "-o", str(out)]
         errors = [*filter(None, pool.map(_run, commands))]
         return errors[0] if errors else _run(linking)
 

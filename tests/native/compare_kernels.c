@@ -9,7 +9,6 @@
 #include "native.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,8 +59,7 @@ static matrix random_map(int64_t inputs, int64_t outputs, int precision, int has
     void *packed = allocate(inputs * outputs * bytes);
     matrix map = {packed, normals(outputs, 0.1f, 0), inputs, outputs, NULL, NULL, NULL, NULL};
     if (!is_coded) {
-        bertworks_pack(weights, outputs, inputs * bytes / 4, inputs * 4, precision == BF16, packed, 1,
-                       NULL);
+        bertworks_pack(weights, outputs, inputs * bytes / 4, inputs * 4, precision == BF16, packed, 1);
     } else {
         int8_t *codes = allocate(inputs * outputs);
         float *scales = allocate(outputs * 4);
@@ -77,7 +75,7 @@ static matrix random_map(int64_t inputs, int64_t outputs, int precision, int has
                 offsets[row] += 128 * codes[row * inputs + at];
             }
         }
-        bertworks_pack(codes, outputs, inputs / 4, inputs, 0, packed, 1, NULL);
+        bertworks_pack(codes, outputs, inputs / 4, inputs, 0, packed, 1);
         free(codes);
         map.scales = scales;
         map.offsets = offsets;
@@ -98,26 +96,6 @@ static void free_map(matrix *map) {
     free((void *)map->offsets);
     free((void *)map->start);
     free((void *)map->slope);
-}
-
-typedef struct {
-    void (*work)(void *);
-    void *job;
-} call;
-
-static void *in_thread(void *given) {
-    call *it = given;
-    it->work(it->job);
-    return NULL;
-}
-
-static void in_threads(void (*work)(void *), void *job, unsigned threads, unsigned flags) {
-    pthread_t others[8];
-    call it = {work, job};
-    (void)flags;
-    for (unsigned at = 1; at < threads; at++) pthread_create(&others[at], NULL, in_thread, &it);
-    work(job);
-    for (unsigned at = 1; at < threads; at++) pthread_join(others[at], NULL);
 }
 
 static float number(const void *from, int64_t at, int is_float) {
@@ -170,7 +148,7 @@ static void compare(int precision) {
     for (int64_t isa = 0; bertworks_isa(isa); isa++) {
         if (bertworks_choose(bertworks_isa(isa))) continue; /* not on this processor */
         const float *numbers_of_bias = has_bias ? bias : NULL;
-        bertworks_layers(nets, 2, hidden, result, edges, sequences, numbers_of_bias, 512, 1, NULL);
+        bertworks_layers(nets, 2, hidden, result, edges, sequences, numbers_of_bias, 512, 1);
         if (!isa) memcpy(expected, result, (size_t)(tokens * width * number_bytes));
         float most = 0, difference = 0;
         for (int64_t at = 0; at < tokens * width; at++) {
@@ -184,14 +162,14 @@ static void compare(int precision) {
             printf("%s, %s: %g\n", bertworks_isa(isa), precisions[precision], difference / most);
             is_wrong = 1;
         }
-        bertworks_layers(nets, 2, hidden, other, edges, sequences, numbers_of_bias, 512, 3, in_threads);
+        bertworks_layers(nets, 2, hidden, other, edges, sequences, numbers_of_bias, 512, 3);
         if (memcmp(result, other, (size_t)(tokens * width * number_bytes))) {
             printf("%s, %s: three threads differ\n", bertworks_isa(isa), precisions[precision]);
             is_wrong = 1;
         }
         int64_t last = edges[sequences - 1] * width * number_bytes;
         const int32_t alone[2] = {0, edges[sequences] - edges[sequences - 1]};
-        bertworks_layers(nets, 2, hidden + last, other, alone, 1, numbers_of_bias, 512, 1, NULL);
+        bertworks_layers(nets, 2, hidden + last, other, alone, 1, numbers_of_bias, 512, 1);
         if (memcmp(result + last, other, (size_t)(tokens * width * number_bytes - last))) {
             printf("%s, %s: a sequence alone differs\n", bertworks_isa(isa), precisions[precision]);
             is_wrong = 1;

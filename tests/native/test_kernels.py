@@ -72,7 +72,7 @@ def test_kernels_equal_the_scalar_ones(machine, tmp_path):
         flags = ["-static"]
     if not all(map(shutil.which, [compiler, *run[:1]])):
         pytest.skip(f"there is no {compiler}, or nothing that runs its programs")
-    assert build_native.link([compiler], machine, out, [*flags, "-pthread"], PROGRAM) is None
+    assert build_native.link([compiler], machine, out, flags, PROGRAM) is None
     shapes = "40" if machine == platform.machine() else "8"
     done = subprocess.run([*run, out, "1", shapes], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

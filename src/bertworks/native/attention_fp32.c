@@ -18,8 +18,8 @@ static void attention_fp32_work(void *given) {
              join_team(&all->all));
 }
 
-int OF_ISA(attention_fp32)(const attention_fp32 *of, int64_t threads, parallel_fn parallel) {
+int OF_ISA(attention_fp32)(const attention_fp32 *of, int64_t threads) {
     attention_fp32_job all = {.of = of};
     int64_t bytes = attention_fp32_bytes(longest_of(of->key_edges, of->sequences), of->size);
-    return run_with_scratch(&all.all, bytes, attention_fp32_work, &all, threads, parallel);
+    return run_with_scratch(&all.all, bytes, attention_fp32_work, &all, threads, NULL);
 }

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..packed import Layout
-from .library import PANEL, AttentionFp32, has_kernels, library, parallel
+from .library import PANEL, AttentionFp32, has_kernels, library
 from .score_bias import NativeBias, can_add
 
 
@@ -86,9 +86,7 @@ def attention(
         *(layout.num_sequences, heads, size),
         *native_bias.arguments,
     )
-    error_code = library().bertworks_attention_fp32(
-        byref(arguments), torch.get_num_threads(), parallel()
-    )
+    error_code = library().bertworks_attention_fp32(byref(arguments), torch.get_num_threads())
     if error_code:
         raise MemoryError("no memory for the attention of a layer")
     return result

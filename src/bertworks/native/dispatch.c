@@ -132,35 +132,32 @@ int bertworks_kernels(void) {
 
 int bertworks_layers(const layer *nets, int64_t layers, const void *hidden, void *result,
                      const int32_t *edges, int64_t sequences, const float *bias,
-                     int64_t bias_length, int64_t threads, parallel_fn parallel) {
-    return isa()->layers(nets, layers, hidden, result, edges, sequences, bias, bias_length, threads,
-                         parallel);
+                     int64_t bias_length, int64_t threads) {
+    return isa()->layers(nets, layers, hidden, result, edges, sequences, bias, bias_length, threads);
 }
 
 int bertworks_embeddings(const embeddings *of, const int64_t *ids, const int64_t *positions,
-                         const int64_t *types, int64_t tokens, void *result, int64_t threads,
-                         parallel_fn parallel) {
-    return isa()->embeddings(of, ids, positions, types, tokens, result, threads, parallel);
+                         const int64_t *types, int64_t tokens, void *result, int64_t threads) {
+    return isa()->embeddings(of, ids, positions, types, tokens, result, threads);
 }
 
 void bertworks_means(const void *hidden, const int32_t *edges, int64_t sequences, int64_t width,
-                     int64_t unit, float *means, int64_t threads, parallel_fn parallel) {
-    isa()->means(hidden, edges, sequences, width, unit, means, threads, parallel);
+                     int64_t unit, float *means, int64_t threads) {
+    isa()->means(hidden, edges, sequences, width, unit, means, threads);
 }
 
 void bertworks_means_fp32(const void *hidden, const int32_t *edges, int64_t sequences,
-                          int64_t width, int64_t unit, float *means, int64_t threads,
-                          parallel_fn parallel) {
-    isa()->means_fp32(hidden, edges, sequences, width, unit, means, threads, parallel);
+                          int64_t width, int64_t unit, float *means, int64_t threads) {
+    isa()->means_fp32(hidden, edges, sequences, width, unit, means, threads);
 }
 
 void bertworks_pack(const void *from, int64_t outputs, int64_t groups, int64_t stride,
-                    int64_t are_floats, void *to, int64_t threads, parallel_fn parallel) {
-    isa()->pack(from, outputs, groups, stride, are_floats, to, threads, parallel);
+                    int64_t are_floats, void *to, int64_t threads) {
+    isa()->pack(from, outputs, groups, stride, are_floats, to, threads);
 }
 
-int bertworks_attention_fp32(const attention_fp32 *of, int64_t threads, parallel_fn parallel) {
-    return isa()->attention_fp32(of, threads, parallel);
+int bertworks_attention_fp32(const attention_fp32 *of, int64_t threads) {
+    return isa()->attention_fp32(of, threads);
 }
 
 void bertworks_function(const float *x, int64_t count, int64_t function, int64_t is_exact,

@@ -56,8 +56,7 @@ static int are_within(const int64_t *indices, int64_t count, int64_t offset, int
 }
 
 int OF_ISA(embeddings)(const embeddings *of, const int64_t *ids, const int64_t *positions,
-                       const int64_t *types, int64_t tokens, void *result, int64_t threads,
-                       parallel_fn parallel) {
+                       const int64_t *types, int64_t tokens, void *result, int64_t threads) {
     embeddings_job all = {.of = of, .indices = {ids, positions, types}, .tokens = tokens};
     for (int which = 0; which < TABLES; which++) {
         int is_used = of->tables[which] && (which != TYPE || of->entries[which] > 1);
@@ -66,7 +65,7 @@ int OF_ISA(embeddings)(const embeddings *of, const int64_t *ids, const int64_t *
     }
     if (tokens < FEW_TOKENS) threads = 1;
     all.result = result;
-    return run_with_scratch(&all.all, of->width * 4, embeddings_work, &all, threads, parallel);
+    return run_with_scratch(&all.all, of->width * 4, embeddings_work, &all, threads, NULL);
 }
 
 typedef struct {
@@ -110,22 +109,22 @@ static void means_work(void *given) {
     together(&all->all, 0, all->sequences, mean_item, all, NULL);
 }
 
-static void run_means(means_job *all, int64_t threads, parallel_fn parallel) {
+static void run_means(means_job *all, int64_t threads) {
     if (all->edges[all->sequences] - all->edges[0] < FEW_TOKENS) threads = 1;
-    run_team(&all->all, means_work, all, threads, parallel);
+    run_team(&all->all, means_work, all, threads, NULL);
 }
 
 void OF_ISA(means)(const void *hidden, const int32_t *edges, int64_t sequences, int64_t width,
-                   int64_t unit, float *means, int64_t threads, parallel_fn parallel) {
+                   int64_t unit, float *means, int64_t threads) {
     means_job all = {.hidden = hidden, .edges = edges, .means = means, .sequences = sequences,
                      .width = width, .unit = unit};
-    run_means(&all, threads, parallel);
+    run_means(&all, threads);
 }
 
 /* The same, of vectors in float32. */
 void OF_ISA(means_fp32)(const void *hidden, const int32_t *edges, int64_t sequences, int64_t width,
-                        int64_t unit, float *means, int64_t threads, parallel_fn parallel) {
+                        int64_t unit, float *means, int64_t threads) {
     means_job all = {.hidden = hidden, .edges = edges, .means = means, .sequences = sequences,
                      .width = width, .unit = unit, .is_fp32 = 1};
-    run_means(&all, threads, parallel);
+    run_means(&all, threads);
 }

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..packed import Layout, Packed
-from .library import EmbeddingTables, empty, library, num_threads, parallel
+from .library import EmbeddingTables, empty, library, num_threads
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
@@ -77,7 +77,6 @@ class NativeEmbeddings:
             len(ids),
             result.ctypes.data,
             num_threads(),
-            parallel(),
         )
         if error_code and error_code != _INDEX_ERROR:
             raise MemoryError("no memory for the embeddings of tokens")
@@ -105,6 +104,5 @@ def mean_of_sequences(
         unit_length,
         result.ctypes.data,
         num_threads(),
-        parallel(),
     )
     return result

@@ -9,6 +9,7 @@
 #define BERTWORKS_KERNELS
 
 #include "native.h"
+#include "threads.h"
 #include "vectors.h"
 
 #include <sched.h>
@@ -289,7 +290,8 @@ static inline void together(team *all, int number, int64_t items, work_fn work, 
             sched_yield(); /* other threads may need the processor */
 }
 
-/* Reset the phases, and run a function in at most `threads` threads, including this one. */
+/* Reset the phases, and run a function in at most `threads` threads, including this one: the
+   package's own, or those of `parallel`. */
 static inline void run_team(team *all, void (*work)(void *), void *job, int64_t threads,
                             parallel_fn parallel) {
     memset(all->phases, 0, sizeof all->phases);
@@ -297,7 +299,7 @@ static inline void run_team(team *all, void (*work)(void *), void *job, int64_t 
     if (parallel && threads > 1)
         parallel(work, job, (unsigned)threads, 0);
     else
-        work(job);
+        bertworks_run(work, job, threads);
 }
 
 /* The same with `bytes` of scratch for each thread. Returns 0, or 1 if there is no memory. */

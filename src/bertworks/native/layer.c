@@ -290,7 +290,7 @@ static int64_t end_of_batch(const int32_t *edges, int64_t sequences, int64_t fir
 
 int OF_ISA(layers)(const layer *nets, int64_t layers, const void *hidden, void *result,
                    const int32_t *edges, int64_t sequences, const float *bias,
-                   int64_t bias_length, int64_t threads, parallel_fn parallel) {
+                   int64_t bias_length, int64_t threads) {
     int64_t width = nets->output.outputs, inner = nets->inner.outputs, rows = 0, end;
     int64_t widest = inner > width ? inner : width, number = bytes_of_numbers(nets->precision);
     int64_t bytes_of_row = number * (3 * width + width + width + inner) + 4 * width + 4 + widest;
@@ -323,7 +323,7 @@ int OF_ISA(layers)(const layer *nets, int64_t layers, const void *hidden, void *
         all.hidden = (const char *)hidden + edges[first] * width * number;
         all.result = (char *)result + edges[first] * width * number;
         for (all.net = nets; all.net < nets + layers; all.net++) {
-            run_team(&all.all, layer_work, &all, threads, parallel);
+            run_team(&all.all, layer_work, &all, threads, NULL);
             all.hidden = all.result; /* in place: written after all of it was read */
         }
     }
@@ -357,10 +357,10 @@ static void pack_work(void *given) {
 }
 
 void OF_ISA(pack)(const void *from, int64_t outputs, int64_t groups, int64_t stride,
-                  int64_t are_floats, void *to, int64_t threads, parallel_fn parallel) {
+                  int64_t are_floats, void *to, int64_t threads) {
     packing all = {.from = from, .to = to, .outputs = outputs, .groups = groups, .stride = stride};
     all.are_floats = are_floats;
-    run_team(&all.all, pack_work, &all, threads, parallel);
+    run_team(&all.all, pack_work, &all, threads, NULL);
 }
 
 void OF_ISA(function)(const float *x, int64_t count, int64_t function, int64_t is_exact,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..packed import Layout
-from .library import PANEL, Layer, Map, empty, library, num_threads, parallel
+from .library import PANEL, Layer, Map, empty, library, num_threads
 from .quantization import quantize_rows, to_floats
 from .score_bias import NativeBias, can_add
 
@@ -230,7 +230,6 @@ class NativeLayers:
             len(edges) - 1,
             *native_bias.arguments,
             num_threads(),
-            parallel(),
         )
         if error_code:
             raise MemoryError("no memory for a layer of the encoder")
@@ -262,7 +261,6 @@ def _pack(rows: NDArray[Any], group: int) -> NDArray[Any]:
         *(rows.ctypes.data, outputs, inputs // group, rows.strides[0], rounds),
         packed.ctypes.data,
         num_threads(),
-        parallel(),
     )
     return packed
 

@@ -226,24 +226,22 @@ def library() -> Any:
     _choose(code)
     code.bertworks_kernels.restype = c_int
     code.bertworks_pack.argtypes = (
-        *(c_void_p, c_int64, c_int64, c_int64, c_int64, c_void_p),
-        *(c_int64, c_void_p),
+        *(c_void_p, c_int64, c_int64, c_int64, c_int64, c_void_p, c_int64),
     )
     code.bertworks_pack.restype = None
     code.bertworks_layers.argtypes = (
         *(POINTER(Layer), c_int64, c_void_p, c_void_p, c_void_p, c_int64),
-        *(c_void_p, c_int64, c_int64, c_void_p),
+        *(c_void_p, c_int64, c_int64),
     )
     code.bertworks_layers.restype = c_int
     code.bertworks_embeddings.argtypes = (
-        *(POINTER(EmbeddingTables), c_void_p, c_void_p, c_void_p, c_int64, c_void_p),
-        *(c_int64, c_void_p),
+        *(POINTER(EmbeddingTables), c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_int64),
     )
     code.bertworks_embeddings.restype = c_int
     for means in (code.bertworks_means, code.bertworks_means_fp32):
-        means.argtypes = (c_void_p, c_void_p, *(c_int64,) * 3, c_void_p, c_int64, c_void_p)
+        means.argtypes = (c_void_p, c_void_p, *(c_int64,) * 3, c_void_p, c_int64)
         means.restype = None
-    code.bertworks_attention_fp32.argtypes = (POINTER(AttentionFp32), c_int64, c_void_p)
+    code.bertworks_attention_fp32.argtypes = (POINTER(AttentionFp32), c_int64)
     code.bertworks_attention_fp32.restype = c_int
     code.bertworks_function.argtypes = (c_void_p, c_int64, c_int64, c_int64, c_void_p)
     code.bertworks_function.restype = None
@@ -251,12 +249,12 @@ def library() -> Any:
     code.bertworks_wordpiece_fill.restype = None
     code.bertworks_wordpiece.argtypes = (
         *(POINTER(WordPiece), c_char_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p),
-        *(c_int64, c_void_p),
+        c_int64,
     )
     code.bertworks_wordpiece.restype = c_int64
     code.bertworks_mean_of_rows.argtypes = (
         *(c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_int64, c_int64, c_void_p),
-        *(c_int64, c_void_p),
+        c_int64,
     )
     code.bertworks_mean_of_rows.restype = c_int
     if hasattr(code, "bertworks_attention"):  # not compiled for ARM64
@@ -266,8 +264,7 @@ def library() -> Any:
 
 def _declare_training(code: Any) -> None:
     code.bertworks_attention.argtypes = (
-        *(POINTER(Attention), c_void_p, c_int64, c_void_p, c_void_p),
-        *(c_int64, c_void_p),
+        *(POINTER(Attention), c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_void_p),
     )
     code.bertworks_attention.restype = c_int
     code.bertworks_add_and_norm_items.argtypes = (c_int64,)
@@ -281,6 +278,11 @@ def _declare_training(code: Any) -> None:
     code.bertworks_gelu.restype = None
 
 
+def _count_processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
 def num_threads() -> int:
     """How many threads native code uses: as many as PyTorch, if that is loaded."""
     torch = sys.modules.get("torch")
@@ -288,7 +290,7 @@ def num_threads() -> int:
         count: int = torch.get_num_threads()
         return count
     limit = os.environ.get("OMP_NUM_THREADS", "")
-    return max(1, int(limit)) if limit.isdecimal() else len(os.sched_getaffinity(0))
+    return max(1, int(limit)) if limit.isdecimal() else _count_processors()
 
 
 def set_num_threads(count: int) -> None:
@@ -304,26 +306,6 @@ def threads_of_worker(workers: int | None, on: str | None) -> int | None:
     if workers == 1 or on is not None:
         return None
     return max(1, num_threads() // (workers or os.cpu_count() or 1))
-
-
-def parallel() -> int | None:
-    """Return the address of a function that runs another in OpenMP's threads, or None.
-
-    They are PyTorch's if that is loaded: the threads of a second library would compete with them.
-    """
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return _address_of_parallel("libgomp.so.1")
-    return _address_of_parallel(f"{torch.__path__[0]}/lib/libtorch_cpu.so")
-
-
-@cache
-def _address_of_parallel(name: str) -> int | None:
-    try:
-        function = ctypes.CDLL(name).GOMP_parallel  # of libgomp, or of a compatible library
-    except (OSError, AttributeError):  # then native code uses one thread
-        return None
-    return ctypes.cast(function, c_void_p).value
 
 
 def empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:

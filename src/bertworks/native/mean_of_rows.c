@@ -1,5 +1,7 @@
 /* Means of rows of a table: the vectors of texts of a static model. */
 
+#include "threads.h"
+
 #include <math.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -7,8 +9,6 @@
 #define TEXTS_OF_ITEM 64
 #define FEW_TEXTS 256 /* for which waking other threads takes longer than the work */
 #define BLOCK 64      /* columns summed together, in registers */
-
-typedef void (*parallel_fn)(void (*)(void *), void *, unsigned, unsigned); /* GOMP_parallel */
 
 typedef struct {
     const float *table;
@@ -65,16 +65,13 @@ static void mean_work(void *given) {
    an id is not in the table of `rows` rows. */
 int bertworks_mean_of_rows(const float *table, int64_t rows, int64_t width, const int32_t *ids,
                            const int64_t *starts, int64_t texts, int64_t unit, float *means,
-                           int64_t threads, parallel_fn parallel) {
+                           int64_t threads) {
     mean_job all = {.table = table, .width = width, .ids = ids, .starts = starts};
     all.texts = texts;
     all.unit = unit;
     all.means = means;
     for (int64_t at = 0; at < starts[texts]; at++)
         if (ids[at] < 0 || ids[at] >= rows) return 1;
-    if (parallel && threads > 1 && texts >= FEW_TEXTS)
-        parallel(mean_work, &all, (unsigned)threads, 0);
-    else
-        mean_work(&all);
+    bertworks_run(mean_work, &all, texts < FEW_TEXTS ? 1 : threads);
     return 0;
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .library import library, num_threads, parallel
+from .library import library, num_threads
 
 
 def write_means_of_rows(
@@ -42,7 +42,6 @@ def write_means_of_rows(
         unit_length,
         means.ctypes.data,
         num_threads(),
-        parallel(),
     )
     if error_code:
         raise IndexError("an id is not in the table")

@@ -7,8 +7,6 @@
 
 #include <stdint.h>
 
-typedef void (*parallel_fn)(void (*)(void *), void *, unsigned, unsigned); /* GOMP_parallel */
-
 /* The precision of a layer: of its products, and of the numbers between them. */
 enum precision { BF16 = 0, INT8 = 1, FP32 = 2, INT8_IN_FP32 = 3 };
 
@@ -58,29 +56,27 @@ typedef struct {
 
    `edges` has the beginning of each sequence, and the end of the last. `bias` is null or the score
    bias of all layers: the numbers of `bias_of`, for sequences of up to `bias_length` tokens.
-   `parallel` runs a function in at most `threads` threads, including the caller. Returns 0, or 1 if
-   there is no memory. */
+   At most `threads` threads work, including the caller. Returns 0, or 1 if there is no memory. */
 typedef int layers_fn(const layer *nets, int64_t layers, const void *hidden, void *result,
                       const int32_t *edges, int64_t sequences, const float *bias,
-                      int64_t bias_length, int64_t threads, parallel_fn parallel);
+                      int64_t bias_length, int64_t threads);
 
 /* The normalised sums of tokens' embeddings, [tokens, width]. Returns 0; 1 if there is no memory; 2
    if a token, position or type is not in its table. */
 typedef int embeddings_fn(const embeddings *of, const int64_t *ids, const int64_t *positions,
-                          const int64_t *types, int64_t tokens, void *result, int64_t threads,
-                          parallel_fn parallel);
+                          const int64_t *types, int64_t tokens, void *result, int64_t threads);
 
 /* The mean of each sequence's vectors, float32 [sequences, width]; with `unit`, of length 1. */
 typedef void means_fn(const void *hidden, const int32_t *edges, int64_t sequences, int64_t width,
-                      int64_t unit, float *means, int64_t threads, parallel_fn parallel);
+                      int64_t unit, float *means, int64_t threads);
 
 /* Pack `[outputs, groups]` numbers of 32 bits, or twice as many float32 ones as bfloat16; rows are
    `stride` bytes apart. */
 typedef void pack_fn(const void *from, int64_t outputs, int64_t groups, int64_t stride,
-                     int64_t are_floats, void *to, int64_t threads, parallel_fn parallel);
+                     int64_t are_floats, void *to, int64_t threads);
 
 /* softmax(Q Kᵀ / √d + bias) V in float32. Returns 0, or 1 if there is no memory. */
-typedef int attention_fp32_fn(const attention_fp32 *of, int64_t threads, parallel_fn parallel);
+typedef int attention_fp32_fn(const attention_fp32 *of, int64_t threads);
 
 /* `function` of a layer's activation or the like, number by number, for tests: 0 and on, the
    activations; 3, 2 to the power of x. */

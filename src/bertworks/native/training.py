@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from ctypes import byref
+from ctypes import CDLL, byref, c_void_p, cast
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ..packed import Layout
-from .library import PANEL, AddAndNorm, Attention, Entropy, has_kernels, library, parallel
+from .library import PANEL, AddAndNorm, Attention, Entropy, has_kernels, library
 
 _VECTOR_LENGTH = 16  # numbers computed together
 _MAX_TOKENS = 1 << 16  # of a sequence: dropout numbers tokens with 16 bits
@@ -108,8 +109,7 @@ def _attend(
         len(layout.cu_seqlens) - 1,
         None if gradient is None else gradient.data_ptr(),
         result.data_ptr(),
-        torch.get_num_threads(),
-        parallel(),
+        *_threads(),
     )
     if error_code:
         raise MemoryError("no memory for the attention of a layer")
@@ -176,7 +176,7 @@ def add_and_norm(
 
 
 def _run_add_and_norm(arguments: AddAndNorm) -> None:
-    library().bertworks_add_and_norm(byref(arguments), torch.get_num_threads(), parallel())
+    library().bertworks_add_and_norm(byref(arguments), *_threads())
 
 
 class _GeluFunction(torch.autograd.Function):
@@ -204,8 +204,7 @@ def _run_gelu(x: Tensor, gradient: Tensor | None) -> Tensor:
         None if gradient is None else gradient.data_ptr(),
         result.data_ptr(),
         x.numel(),
-        torch.get_num_threads(),
-        parallel(),
+        *_threads(),
     )
     return result
 
@@ -231,8 +230,22 @@ def exponentials(
     parts = (logits, bias, labels, losses, inverses)
     addresses = (None if part is None else part.data_ptr() for part in parts)
     arguments = Entropy(*addresses, len(logits), len(labels), logits.shape[1])
-    library().bertworks_entropy(byref(arguments), torch.get_num_threads(), parallel())
+    library().bertworks_entropy(byref(arguments), *_threads())
     return losses[: len(labels)].sum(), inverses
+
+
+def _threads() -> tuple[int, int | None]:
+    """The number of threads, and the function that runs another in PyTorch's (threads.h)."""
+    return torch.get_num_threads(), _address_of_parallel()
+
+
+@cache
+def _address_of_parallel() -> int | None:
+    try:
+        function = CDLL(f"{torch.__path__[0]}/lib/libtorch_cpu.so").GOMP_parallel
+    except (OSError, AttributeError):  # a build of PyTorch with other threads
+        return None
+    return cast(function, c_void_p).value
 
 
 def _dropout(probability: float) -> tuple[int, float, int]:

@@ -126,7 +126,6 @@ INLINE vint dot_int8(vint sum, vint x, vint w) {
 #endif
 
 INLINE void prefetch(const char *from) { _mm_prefetch(from, _MM_HINT_T0); }
-INLINE void pause_thread(void) { _mm_pause(); }
 
 /* Transpose 8 × 8 numbers. */
 INLINE void transpose(vint r[8]) {

@@ -117,7 +117,6 @@ INLINE vint dot_int8(vint sum, vint x, vint w) { /* even and odd bytes, each in 
 #endif
 
 INLINE void prefetch(const char *from) { _mm_prefetch(from, _MM_HINT_T0); }
-INLINE void pause_thread(void) { _mm_pause(); }
 
 /* Transpose 16 × 16 numbers. */
 INLINE void transpose(vint r[16]) {

@@ -107,7 +107,6 @@ INLINE vint dot_int8(vint sum, vint x, vint w) {
 }
 
 INLINE void prefetch(const char *from) { __builtin_prefetch(from); }
-INLINE void pause_thread(void) { __asm__ volatile("yield"); }
 
 /* Transpose 4 × 4 numbers. */
 INLINE void transpose(vint r[4]) {

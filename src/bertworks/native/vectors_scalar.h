@@ -106,7 +106,6 @@ INLINE vint dot_int8(vint sum, vint x, vint w) {
 }
 
 INLINE void prefetch(const char *from) { (void)from; }
-INLINE void pause_thread(void) {}
 
 /* Transpose 4 × 4 numbers. */
 INLINE void transpose(vint r[4]) {

@@ -3,6 +3,8 @@
    Of its clean-up, ASCII needs three steps: control characters are removed, white space separates
    words, and each punctuation mark is a word. */
 
+#include "threads.h"
+
 #include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
@@ -10,8 +12,6 @@
 #define TEXTS_OF_ITEM 256
 #define FEW_TEXTS 512 /* for which waking other threads takes longer than the work */
 #define LONGEST_WORD 256
-
-typedef void (*parallel_fn)(void (*)(void *), void *, unsigned, unsigned); /* GOMP_parallel */
 
 /* Pieces by their bytes: a hash table with linear probing. Python's `native/library.py` has the
    same structures. */
@@ -157,15 +157,12 @@ static void wordpiece_work(void *given) {
    all ids of each text. Returns how many ids there are. */
 int64_t bertworks_wordpiece(const wordpiece *of, const char *bytes, const int64_t *starts,
                             int64_t texts, int64_t limit, int32_t *ids, int64_t *counts,
-                            int64_t threads, parallel_fn parallel) {
+                            int64_t threads) {
     wordpiece_job all = {.of = of, .bytes = bytes, .starts = starts, .texts = texts};
     all.limit = limit;
     all.ids = ids;
     all.counts = counts;
-    if (parallel && threads > 1 && texts >= FEW_TEXTS)
-        parallel(wordpiece_work, &all, (unsigned)threads, 0);
-    else
-        wordpiece_work(&all);
+    bertworks_run(wordpiece_work, &all, texts < FEW_TEXTS ? 1 : threads);
     int64_t total = 0;
     for (int64_t at = 0; at < texts; at++) {
         int64_t count = counts[at] < limit ? counts[at] : limit;

@@ -8,7 +8,7 @@ from ctypes import byref, c_void_p
 import numpy as np
 from numpy.typing import NDArray
 
-from .library import PiecesTable, WordPiece, library, num_threads, parallel
+from .library import PiecesTable, WordPiece, library, num_threads
 
 MAX_WORD_CHARACTERS = 256
 """The highest limit on the characters of a word."""
@@ -75,7 +75,6 @@ class NativeWordPiece:
             ids.ctypes.data,
             counts.ctypes.data,
             num_threads(),
-            parallel(),
         )
         return ids[:total], counts
 
