@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from .checkpoints.network_weights import LoadReport
-from .checkpoints.saving import SavedTask, save_model
-from .checkpoints.sentence import SentenceSettings
+from .checkpoints.saving import SavedModel, SavedTask, save_model
+from .checkpoints.sentence_settings import SentenceSettings
 from .data.rows import Row
 from .data.settings import TableOptions
 from .data.tables import Table
@@ -25,7 +25,7 @@ from .data.text_inputs import (
     texts_or_data,
     warn_of_files,
 )
-from .errors import BertworksError, CheckpointError, DataError, SettingsError, suggest_method
+from .errors import BertworksError, DataError, SettingsError, suggest_method
 from .inference import engine
 from .inference.calibration import calibrate
 from .inference.embedding_model import EmbeddingModel
@@ -582,11 +582,18 @@ class Model(EmbeddingModel):
             OutputError: the directory already exists or, with `overwrite`, holds something other
                 than a saved model; it cannot be written, or is being written by another process.
         """
-        if self.query_model is not None:
-            raise CheckpointError(
-                "the model has other modules for queries, which saving does not support",
-                fix="Keep its directory; or save the part for documents, with query_model=None.",
-            )
+        query_model = self.query_model
+        return save_model(
+            directory,
+            self._to_saved(),
+            None if query_model is None else query_model._to_saved(),
+            dtype=_SAVED_AS[precision],
+            overwrite=overwrite,
+            keep_others=keep_others,
+        )
+
+    def _to_saved(self) -> SavedModel:
+        """Return what is saved of the model, without its model of queries."""
         task = self.task
         saved_task = None
         if task is not None:
@@ -597,17 +604,13 @@ class Model(EmbeddingModel):
                 task.config_entries(),
                 task.head_dropout,
             )
-        return save_model(
-            directory,
+        return SavedModel(
             self.network,
             self.tokenizer,
             saved_task,
-            sentence=self.sentence,
-            modules=self.modules,
-            learning_rate=self.learning_rate,
-            dtype=_SAVED_AS[precision],
-            overwrite=overwrite,
-            keep_others=keep_others,
+            self.sentence,
+            self.modules,
+            self.learning_rate,
         )
 
     def calibrate(

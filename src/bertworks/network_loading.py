@@ -13,21 +13,20 @@ from torch import Tensor
 from .checkpoints.families import family_of
 from .checkpoints.family import Family
 from .checkpoints.heads import PublishedCheckpoint, is_published
+from .checkpoints.late_interaction_files import read_original_colbert
 from .checkpoints.locate import locate_with_adapter
 from .checkpoints.network_weights import load_weights
 from .checkpoints.peft_adapters import merge_adapter
 from .checkpoints.router import Route
-from .checkpoints.sentence import (
-    SentenceEncoder,
+from .checkpoints.sentence import read_cross_encoder, read_sentence_encoder
+from .checkpoints.sentence_directory import (
     has_query_route,
     lowers_case,
-    read_cross_encoder,
-    read_original_colbert,
-    read_sentence_encoder,
     transformer_directory,
     with_limit,
 )
 from .checkpoints.sentence_modules import load_vector_modules
+from .checkpoints.sentence_settings import SentenceEncoder
 from .checkpoints.static import STATIC, read_static_settings
 from .checkpoints.store import (
     TaskFile,

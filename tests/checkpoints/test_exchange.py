@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import bertworks as bw
 from bertworks.analysis.search import Index
-from bertworks.checkpoints.sentence import SentenceSettings
+from bertworks.checkpoints.sentence_settings import SentenceSettings
 from bertworks.convert.export import PaddedNetwork
 from bertworks.errors import BertworksError, CheckpointError, DataError
 from bertworks.tasks.pretraining.instances import InstanceSettings

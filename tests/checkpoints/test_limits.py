@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import bertworks as bw
-from bertworks.checkpoints.sentence import SentenceSettings, with_limit
+from bertworks.checkpoints.sentence_directory import with_limit
+from bertworks.checkpoints.sentence_settings import SentenceSettings
 from bertworks.errors import BertworksWarning
 from bertworks.tasks.answering.answers import USUAL_COLUMNS
 from bertworks.tasks.answering.task import AnsweringTask

@@ -17,6 +17,7 @@ from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, 
 
 import bertworks as bw
 from bertworks.analysis.search import Index
+from bertworks.convert.model_editing import shrink
 from bertworks.errors import CheckpointError
 from bertworks.utils.json_files import write_json
 from tests.checkpoints.journeys import PIECES, saved_by_them
@@ -106,8 +107,46 @@ def test_queries_and_documents_have_their_modules(tmp_path: Path, make: Any) -> 
     (hits,) = index.search(TEXTS[0], 4)
     best = theirs.similarity(*expected)[0].sort(descending=True).values
     np.testing.assert_allclose([hit.score for hit in hits], best, atol=1e-4)
-    with pytest.raises(CheckpointError, match="other modules for queries"):
-        model.save(tmp_path / "saved")
+
+
+@pytest.mark.parametrize(
+    "make", [shared_encoder, router_at_the_end, static_queries, weights_of_pieces]
+)
+def test_a_saved_model_keeps_its_modules_for_queries(tmp_path: Path, make: Any) -> None:
+    """It comes back with the same bits, is written again with the same bytes, and is theirs too."""
+    theirs = make(tmp_path)
+    theirs.save(str(tmp_path / "m"))
+    model = bw.load(tmp_path / "m", device="cpu")
+    model.save(tmp_path / "saved")
+    reloaded = bw.load(tmp_path / "saved", device="cpu")
+    assert reloaded.query_model is not None
+    is_shared = make in (shared_encoder, router_at_the_end)
+    assert (reloaded.query_model.network is reloaded.network) == is_shared
+    for is_query in (True, False):
+        own = [one.embed(TEXTS, is_query=is_query, precision="fp32") for one in (model, reloaded)]
+        assert np.array_equal(dense(own[0]), dense(own[1]))
+    reloaded.save(tmp_path / "again")
+    files = [path for path in (tmp_path / "saved").rglob("*") if path.is_file()]
+    for path in files:
+        other = tmp_path / "again" / path.relative_to(tmp_path / "saved")
+        assert path.read_bytes() == other.read_bytes(), path
+    reloaded.save(tmp_path / "saved", overwrite=True)
+    assert sorted(path for path in (tmp_path / "saved").rglob("*") if path.is_file()) == sorted(
+        files
+    )
+
+    reopened = type(theirs)(str(tmp_path / "saved"))
+    prompt = theirs.prompts.get("document", "")
+    np.testing.assert_allclose(
+        dense(reopened.encode_query(TEXTS)),
+        dense(model.embed(TEXTS, is_query=True, precision="fp32")),
+        atol=1e-5,
+    )
+    np.testing.assert_allclose(
+        dense(reopened.encode(TEXTS, task="document", prompt=prompt)),
+        dense(model.embed(TEXTS, precision="fp32", prompt=prompt)),
+        atol=1e-5,
+    )
 
 
 def test_a_server_has_vectors_of_queries(tmp_path: Path) -> None:
@@ -150,6 +189,8 @@ def test_a_shared_encoder_is_loaded_once(tmp_path: Path) -> None:
         model.similarity(TEXTS[:1], TEXTS),
         model.similarity(model.embed(TEXTS[:1], is_query=True), model.embed(TEXTS)),
     )
+    with pytest.raises(CheckpointError, match="only those for documents would change"):
+        shrink(model, TEXTS)
 
 
 def test_routes_of_older_files_and_by_task_are_read(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from scipy.special import expit
 
 import bertworks as bw
 from bertworks.analysis.search import Index
-from bertworks.checkpoints.sentence import SentenceSettings
+from bertworks.checkpoints.sentence_settings import SentenceSettings
 from bertworks.errors import BertworksError, CheckpointError
 from bertworks.tasks.texts import sigmoid
 from bertworks.utils.json_files import write_json

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 import bertworks as bw
-from bertworks.checkpoints.sentence import SentenceSettings
+from bertworks.checkpoints.sentence_settings import SentenceSettings
 from bertworks.checkpoints.static import static_config
 from bertworks.errors import BertworksError, BertworksWarning, CheckpointError, DataError
 from bertworks.model import Model

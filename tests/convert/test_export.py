@@ -11,7 +11,7 @@ import torch
 from sentence_transformers.sentence_transformer.modules import Pooling as PeerPooling
 
 import bertworks as bw
-from bertworks.checkpoints.sentence import SentenceSettings
+from bertworks.checkpoints.sentence_settings import SentenceSettings
 from bertworks.convert.export import PaddedNetwork, write_onnx
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.encoder import BareEncoder, Encoder

@@ -15,7 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import bertworks as bw
-from bertworks.checkpoints.sentence import SentenceSettings
+from bertworks.checkpoints.sentence_settings import SentenceSettings
 from bertworks.convert.model_editing import (
     add_frame,
     add_tokens,

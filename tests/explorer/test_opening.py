@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bertworks import explorer, load
-from bertworks.checkpoints.sentence import SentenceSettings
+from bertworks.checkpoints.sentence_settings import SentenceSettings
 from bertworks.explorer.available_views import REQUIREMENTS, view_error
 from bertworks.model import Model
 from bertworks.nn.encoder import BareEncoder, Encoder

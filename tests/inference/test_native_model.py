@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import bertworks as bw
-from bertworks.checkpoints.sentence import SentenceSettings
+from bertworks.checkpoints.sentence_settings import SentenceSettings
 from bertworks.errors import CheckpointError, NeedsPyTorchError
 from bertworks.inference.native_model import NativeModel
 from bertworks.native.library import has_kernels

@@ -16,7 +16,7 @@ import torch
 import uvicorn
 
 import bertworks as bw
-from bertworks.checkpoints.sentence import SentenceSettings
+from bertworks.checkpoints.sentence_settings import SentenceSettings
 from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.encoder import BareEncoder, Encoder

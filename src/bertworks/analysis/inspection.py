@@ -12,7 +12,7 @@ from typing import Any
 from ..checkpoints.families import family_of
 from ..checkpoints.heads import HEADS
 from ..checkpoints.locate import locate_with_adapter
-from ..checkpoints.sentence import transformer_directory
+from ..checkpoints.sentence_directory import transformer_directory
 from ..checkpoints.store import read_task
 from ..checkpoints.tensors import read_tensors
 from ..loading import load

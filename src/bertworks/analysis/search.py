@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checkpoints.sentence import PromptRole
+from ..checkpoints.sentence_settings import PromptRole
 from ..data.rows import LocatedRow
 from ..data.settings import TableOptions
 from ..data.tables import Table

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float32
 from torch import nn
 
-from ..checkpoints.sentence import SentenceSettings
+from ..checkpoints.sentence_settings import SentenceSettings
 from ..checkpoints.static import static_config
 from ..data.lines import read_lines
 from ..data.reading import ReadCounts, Reading

@@ -118,7 +118,7 @@ def locate_transformer(name: str | Path) -> Path:
 
     It may be a part of the model's directory, as in older versions of sentence-transformers.
     """
-    from .sentence import transformer_directory
+    from .sentence_directory import transformer_directory
 
     return transformer_directory(locate(name))
 

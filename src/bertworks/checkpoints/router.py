@@ -5,23 +5,29 @@
                             routes by task and kind of input
     config.json             the same in older models, where the class is `Asym`
 
-A route's folders replace the router among a model's modules.
+A route's folders replace the router among a model's modules. What is written here has the modules
+for documents in the model's own directory and the others in `query`.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import CheckpointError
+from ..utils.json_files import write_json
 from .weight_files import read_json
 
 Route = Literal["query", "document"]
 
 KINDS = ("Router", "Asym")
 _FILES = ("router_config.json", "config.json")
+ROUTER_FILE = _FILES[0]
+QUERY = "query"
+"""The folder of the modules for queries."""
+
 _OTHER_NAMES: Mapping[Route, tuple[str, ...]] = {
     "query": (),
     "document": ("doc", "passage", "corpus"),
@@ -54,6 +60,20 @@ def read_route(directory: Path, route: Route) -> list[tuple[str, Path]]:
             fix=f"Rename one to {route!r}, or name it in route_mappings.",
         )
     return routes[name]
+
+
+def write_routes(
+    directory: Path, types: Mapping[str, str], structure: Mapping[Route, Sequence[str]]
+) -> None:
+    """Write a router's file.
+
+    Args:
+        types: the full name of each module's class, by its folder.
+        structure: the folders of each route's modules.
+    """
+    parameters = {"default_route": "document", "allow_empty_key": True}
+    content = {"types": types, "structure": structure, "parameters": parameters}
+    write_json(directory / ROUTER_FILE, content)
 
 
 def _find_route(

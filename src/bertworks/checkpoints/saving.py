@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,30 +18,33 @@ from ..nn.encoder_layers import Layer
 from ..nn.layers import Linear
 from ..nn.quantization import InputCodes, quantize_rows
 from ..nn.vector_modules import VectorModules
+from ..settings.pooling import PIECE_WEIGHTS
 from ..text import file_names as tokenizer_files
 from ..text.files import write_definition
 from ..text.tokenizer import Tokenizer
 from ..utils.directories import LOCK_NAME, new_directory
 from ..utils.json_files import write_json
 from ..utils.outputs import locked_output
-from . import sentence as sentence_files
+from . import sentence_saving
 from .families import family_of
 from .family import Family
 from .heads import is_published
 from .network_weights import describe_non_finite, key_map_of, unique_tensors
-from .sentence import SentenceSettings
-from .static import STATIC, static_entries
+from .router import QUERY
+from .sentence_settings import SentenceSettings
+from .static import STATIC, piece_weight_files, static_entries
 from .store import FORMAT_VERSION
 from .weight_files import CALIBRATED_CODES, CODES, INPUTS, SAFETENSORS, SCALES, SHIFT
 from .weights import write_weights
 
-_FILES = {"config.json", "bertworks.json", SAFETENSORS, *tokenizer_files.FILES, LOCK_NAME}
+_FILES = {"config.json", "bertworks.json", SAFETENSORS, *tokenizer_files.FILES, LOCK_NAME, QUERY}
 """All files that a saved model may have, beside those of a sentence encoder."""
 
 
 def is_other_file(name: str) -> bool:
     """Whether the file `name` in a saved model's directory is not part of the model."""
-    return name not in _FILES and not sentence_files.is_sentence_file(name)
+    name = name.removeprefix(f"{QUERY}/")
+    return name not in _FILES and not sentence_saving.is_sentence_file(name)
 
 
 @dataclass(frozen=True)
@@ -62,15 +65,28 @@ class SavedTask:
     head_dropout: float | None = None
 
 
+@dataclass(frozen=True)
+class SavedModel:
+    """What is saved of a model.
+
+    Attributes:
+        task: None for a bare encoder.
+        learning_rate: that suits fine-tuning the model; saved if there is a task.
+    """
+
+    network: HasEncoder
+    tokenizer: Tokenizer
+    task: SavedTask | None = None
+    sentence: SentenceSettings | None = None
+    modules: VectorModules | None = None
+    learning_rate: float | None = None
+
+
 def save_model(
     directory: str | Path,
-    network: HasEncoder,
-    tokenizer: Tokenizer,
-    task: SavedTask | None,
+    model: SavedModel,
+    query_model: SavedModel | None = None,
     *,
-    sentence: SentenceSettings | None = None,
-    modules: VectorModules | None = None,
-    learning_rate: float | None = None,
     dtype: torch.dtype = torch.float32,
     keep_others: bool = False,
     overwrite: bool = False,
@@ -80,8 +96,7 @@ def save_model(
     Args:
         directory: see `new_directory` for where the previous model is if the program is
             killed during the replacement.
-        task: None for a bare encoder.
-        learning_rate: that suits fine-tuning the model; saved if there is a task.
+        query_model: the model of queries, if that is another one; its network may be the same.
         dtype: of the weights in the file; with int8, the layers' linear maps are int8 (see
             `weights.CODES`) and the rest is bfloat16.
 
@@ -91,40 +106,94 @@ def save_model(
             be written, or is being written by another process.
     """
     directory = Path(directory)
-    config = network.encoder.config
-    family = family_of(config)
-    model_class = "encoder" if task is None else task.model_class
-    check_layout(network, config, model_class)
-    if family is STATIC:
-        dtype, sentence = _static_dtype(dtype), sentence or SentenceSettings()
-    raw = _config_of(config, family, tokenizer, task)
-    raw["dtype"] = str(dtype).removeprefix("torch.")
-    if family is STATIC:
-        assert sentence is not None
-        raw |= static_entries(tokenizer.definition, sentence, has_modules=modules is not None)
-    if sentence is not None and sentence.layer_weights is not None:
-        raw["output_hidden_states"] = True  # or other tools ignore the weights of layers
-    tensors = _tensors_of(network, family, dtype)
-    bare = family.prefix if family.has_bare_encoders and model_class == "encoder" else ""
-    contiguous = {
-        key.removeprefix(bare): value.cpu().contiguous() for key, value in tensors.items()
-    }
+    if query_model is not None and query_model.sentence is not None:
+        # The file of prompts and of the function that compares vectors is for both.
+        query_sentence = query_model.sentence.with_values(entries={})
+        query_model = replace(query_model, sentence=query_sentence)
+    files = _files_of(model, dtype)
+    query_files = None
+    if query_model is not None and query_model.network is not model.network:
+        query_files = _files_of(query_model, dtype, is_query=True)
     allowed = None if overwrite and keep_others else overwrite
     with (
         locked_output(directory, kind="whole directory", overwrite=allowed),
         new_directory(directory, last="config.json", replace=True, keep=is_other_file) as new,
     ):
-        write_json(new / "config.json", raw)
-        if task is not None:
-            write_json(new / "bertworks.json", _task_file(network, task, learning_rate))
-        write_weights(new / SAFETENSORS, contiguous, format="pt")
-        (new / SAFETENSORS).chmod(0o644)  # safetensors makes it readable by its owner only
-        write_definition(tokenizer.definition, new, model_max_length=config.max_seqlen)
-        if family is STATIC and sentence is not None:
-            sentence_files.write_static_sentence(new, sentence)
-        elif sentence is not None:
-            sentence_files.write_sentence_encoder(new, sentence, modules, config.hidden_size)
+        parts = _write(new, model, files)
+        if query_model is not None:
+            (new / QUERY).mkdir()
+            query_parts = _write(new / QUERY, query_model, query_files)
+            sentence_saving.write_routes(
+                new, query_parts, parts, shares_transformer=query_files is None
+            )
+        elif model.sentence is not None or files.is_static:
+            sentence_saving.write_modules(new, parts)
     return directory
+
+
+class _Files(NamedTuple):
+    """The contents of a model's files."""
+
+    config: dict[str, Any]
+    tensors: dict[str, Tensor]
+    max_length: int
+    is_static: bool
+
+
+def _files_of(model: SavedModel, dtype: torch.dtype, *, is_query: bool = False) -> _Files:
+    """Return what `config.json` and the file of weights hold.
+
+    Raises:
+        CheckpointError: the family's layout cannot store the model, or a weight is not finite.
+    """
+    network, tokenizer, sentence = model.network, model.tokenizer, model.sentence
+    config = network.encoder.config
+    family = family_of(config)
+    model_class = "encoder" if model.task is None else model.task.model_class
+    check_layout(network, config, model_class)
+    max_length, is_static = config.max_seqlen, family is STATIC
+    if is_static:
+        dtype, sentence = _static_dtype(dtype), sentence or SentenceSettings()
+    tensors = _tensors_of(network, family, dtype)
+    if is_static and is_query and sentence is not None and sentence.pooling == PIECE_WEIGHTS:
+        raw, tensors = piece_weight_files(tensors)
+        max_length = sentence.max_seq_length or max_length
+    else:
+        raw = _config_of(config, family, tokenizer, model.task)
+        raw["dtype"] = str(dtype).removeprefix("torch.")
+        if is_static and sentence is not None:
+            has_modules = model.modules is not None
+            raw |= static_entries(tokenizer.definition, sentence, has_modules=has_modules)
+    if sentence is not None and sentence.layer_weights is not None:
+        raw["output_hidden_states"] = True  # or other tools ignore the weights of layers
+    bare = family.prefix if family.has_bare_encoders and model_class == "encoder" else ""
+    contiguous = {
+        key.removeprefix(bare): value.cpu().contiguous() for key, value in tensors.items()
+    }
+    return _Files(raw, contiguous, max_length, is_static)
+
+
+def _write(directory: Path, model: SavedModel, files: _Files | None) -> sentence_saving.Parts:
+    """Write a model's files but the list of its parts, which is returned.
+
+    Args:
+        files: None: another model's, which are in another directory.
+    """
+    if files is not None:
+        write_json(directory / "config.json", files.config)
+        if model.task is not None:
+            task_file = _task_file(model.network, model.task, model.learning_rate)
+            write_json(directory / "bertworks.json", task_file)
+        write_weights(directory / SAFETENSORS, files.tensors, format="pt")
+        (directory / SAFETENSORS).chmod(0o644)  # safetensors makes it readable by its owner only
+        write_definition(model.tokenizer.definition, directory, model_max_length=files.max_length)
+        if files.is_static:
+            settings = model.sentence or SentenceSettings()
+            return sentence_saving.write_static_sentence(directory, settings)
+    if model.sentence is None:
+        return []
+    width = model.network.encoder.config.hidden_size
+    return sentence_saving.write_sentence_encoder(directory, model.sentence, model.modules, width)
 
 
 def _config_of(

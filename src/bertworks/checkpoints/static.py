@@ -16,6 +16,7 @@ length of a piece, in characters.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,8 @@ from ..text.static_tokenizer import COUNTS_UNKNOWN, DROPS_UNKNOWN
 from .bert import bert_classes, bert_keys
 from .family import POOLING, Family, key_map
 from .router import Route
-from .sentence import SentenceSettings, read_static_sentence
+from .sentence import read_static_sentence
+from .sentence_settings import SentenceSettings
 from .weight_files import read_json
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ else:
 VECTORS = "embeddings"
 _VECTORS_OF_MODULE, _MAPPING, _WEIGHTS = "embedding.weight", "mapping", "weights"
 _PIECE_WEIGHTS = "weight"  # of `SparseStaticEmbedding`
+_FROZEN = "frozen"  # in its `config.json`: whether its weights are trained
 _USUAL_MAX_LENGTH = 512  # of model2vec
 _MAX_LENGTH, _NO_LIMIT = "max_length", 1_000_000  # what model2vec writes for no limit
 
@@ -191,6 +194,13 @@ def static_entries(
     }
 
 
+def piece_weight_files(
+    tensors: Mapping[str, Tensor],
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return `config.json` and the tensors of a model whose vectors are the weights of pieces."""
+    return {_FROZEN: False}, {_PIECE_WEIGHTS: tensors[VECTORS].squeeze(1)}
+
+
 def read_max_length(directory: Path) -> int | None:
     """Return the most tokens of a text; None if there is no limit.
 
@@ -199,7 +209,7 @@ def read_max_length(directory: Path) -> int | None:
     """
     file = directory / "config.json"
     raw = read_json(file) if file.exists() else {}
-    if "frozen" in raw:  # a `SparseStaticEmbedding`, which truncates texts as its tokenizer says
+    if _FROZEN in raw:  # a `SparseStaticEmbedding`, which truncates texts as its tokenizer says
         tokenizer_file = directory / "tokenizer_config.json"
         limit = read_json(tokenizer_file).get("model_max_length")
         is_limit = isinstance(limit, int) and not isinstance(limit, bool) and 0 < limit <= MAX_ROWS

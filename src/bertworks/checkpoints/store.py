@@ -26,7 +26,7 @@ from . import tensorflow
 from .families import find_published_family
 from .family import Family
 from .router import Route
-from .sentence import read_max_seq_length
+from .sentence_directory import read_max_seq_length
 from .static import (
     STATIC,
     read_max_length,

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError, truncate_repr
 from .locate import ADAPTER_CONFIG
-from .sentence import SentenceSettings
+from .sentence_settings import SentenceSettings
 from .weight_files import read_json
 
 _ORIGINAL = ".parametrizations.weight.original"

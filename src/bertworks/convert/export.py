@@ -27,7 +27,7 @@ from ..checkpoints.bundle import write_bundle
 from ..checkpoints.families import family_of
 from ..checkpoints.heads import CLASSIFIER, MLM, NSP, SPANS
 from ..checkpoints.network_weights import key_map_of, unique_tensors
-from ..checkpoints.sentence import SentenceSettings
+from ..checkpoints.sentence_settings import SentenceSettings
 from ..checkpoints.tensorflow import CHECKPOINT, CONFIG, TANH_GELU, original_tensors
 from ..errors import CheckpointError, import_optional
 from ..loading import load

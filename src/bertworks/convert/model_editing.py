@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..data.rows import chunks
-from ..errors import DataError, SettingsError
+from ..errors import CheckpointError, DataError, SettingsError
 from ..model import Model
 from ..nn.encoder import BareEncoder, Encoder
 from ..settings.literals import MAX_POSITIONS
@@ -305,7 +305,16 @@ def _rebuild(
     change: Callable[[Tensor], Tensor],
     **geometry: int | None,
 ) -> Model:
-    """Return a model with another geometry, and the named parameters changed by `change`."""
+    """Return a model with another geometry, and the named parameters changed by `change`.
+
+    Raises:
+        CheckpointError: the model has other modules for queries, which would not be changed.
+    """
+    if model.query_model is not None:
+        raise CheckpointError(
+            "the model has other modules for queries, and only those for documents would change",
+            fix="Change the part for documents: save it with query_model=None.",
+        )
     if model.encoder.config.zeroed_token_id is not None:
         geometry["zeroed_token_id"] = tokenizer.id_of("mask")
     config = model.encoder.config.with_values(**geometry)

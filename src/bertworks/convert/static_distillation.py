@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from ..checkpoints.sentence import SentenceSettings
+from ..checkpoints.sentence_settings import SentenceSettings
 from ..checkpoints.static import static_config
 from ..errors import DataError, SettingsError
 from ..inference.features import Embedder

@@ -10,7 +10,7 @@ from typing import Any, Unpack, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checkpoints.sentence import SentenceSettings
+from ..checkpoints.sentence_settings import SentenceSettings
 from ..data.settings import TableOptions
 from ..data.tables import Table
 from ..data.text_inputs import (

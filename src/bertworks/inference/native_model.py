@@ -7,14 +7,14 @@ from typing import NoReturn, Unpack
 
 from ..checkpoints.families import family_of
 from ..checkpoints.locate import is_adapter, locate
-from ..checkpoints.sentence import (
-    SentenceSettings,
+from ..checkpoints.sentence import read_sentence_encoder
+from ..checkpoints.sentence_directory import (
     has_query_route,
     lowers_case,
-    read_sentence_encoder,
     transformer_directory,
     with_limit,
 )
+from ..checkpoints.sentence_settings import SentenceSettings
 from ..checkpoints.static import static_directory
 from ..checkpoints.store import load_tokenizer, read_config, read_limit, read_task
 from ..errors import needs_pytorch_error

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from ..checkpoints.locate import locate, locate_with_adapter
-from ..checkpoints.sentence import SentenceSettings, transformer_directory
+from ..checkpoints.sentence_directory import transformer_directory
+from ..checkpoints.sentence_settings import SentenceSettings
 from ..checkpoints.weight_files import digest_weights, read_json
 from ..errors import BertworksError, CheckpointError, SettingsError, did_you_mean, truncate_repr
 from ..inference.settings import EngineSettings

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from ..checkpoints.sentence import SentenceSettings
+from ..checkpoints.sentence_settings import SentenceSettings
 from ..data.rows import NoLabel, Row, Rows, text_of
 from ..data.schema import RoleColumns, Schema, names_of
 from ..data.unlabelled import LabelledTableOptions

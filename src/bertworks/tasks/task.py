@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 from torch import Tensor
 
 from ..checkpoints.heads import Head, PublishedCheckpoint
-from ..checkpoints.sentence import SentenceSettings
+from ..checkpoints.sentence_settings import SentenceSettings
 from ..data.rows import LocatedRow, Row, Rows, characters_in, chunks, is_missing
 from ..errors import BertworksWarning
 from ..nn.config import EncoderConfig

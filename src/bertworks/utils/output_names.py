@@ -13,7 +13,12 @@ from pathlib import Path
 _MODEL = (
     *("config.json", "bertworks.json", "model.safetensors", "model.onnx"),
     *("bert_config.json", r"bert_model\.ckpt\..+"),
-    *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"),
+    *(
+        "modules.json",
+        "router_config.json",
+        "sentence_bert_config.json",
+        "config_sentence_transformers.json",
+    ),
     *("tokenizer.json", "tokenizer_config.json", "added_tokens.json", "special_tokens_map.json"),
     *("vocab.txt", "vocab.json", "merges.txt", "bpe.codes", "spiece.model", "spm.model"),
     *("sentencepiece.bpe.model", "sentencepiece.model", "tokenizer_78b3253a26.model"),

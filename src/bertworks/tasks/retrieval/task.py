@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...checkpoints.sentence import SentenceSettings
+from ...checkpoints.sentence_settings import SentenceSettings
 from ...data.rows import Row, Rows, text_of
 from ...data.schema import RoleColumns, names_of
 from ...errors import DataError, SettingsError
