@@ -123,8 +123,8 @@ def test_reload_replaces_keys_certificate_and_model(
     server: ServerProcess, directories: dict[str, str], kind: str
 ) -> None:
     make_certificate(server.folder, kind)
-    revoked, added = (OLD, NEW) if kind == "ec" else (NEW, OLD)
-    (server.folder / "keys").write_text(f"bob:{STAYING}\ncarol:{added}\n")
+    revoked_key, added_key = (OLD, NEW) if kind == "ec" else (NEW, OLD)
+    (server.folder / "keys").write_text(f"bob:{STAYING}\ncarol:{added_key}\n")
     model = directories["classifier" if kind == "ec" else "encoder"]
     shutil.rmtree(server.folder / "m")
     shutil.copytree(model, server.folder / "m")
@@ -133,32 +133,32 @@ def test_reload_replaces_keys_certificate_and_model(
     assert event["event"] == "reloaded"
     assert event["models"] == {"m": digest}
     assert event["keys"] == ["bob", "carol"]
-    assert server.answers() == {revoked: 401, STAYING: 200, added: 200}
+    assert server.answers() == {revoked_key: 401, STAYING: 200, added_key: 200}
     assert server.certificate() == (server.folder / "certificate.pem").read_text()
     assert server.get("/info", STAYING).json()["model_sha"] == digest
 
 
 @pytest.mark.parametrize("what", ["keys", "certificate", "model"])
 def test_reload_that_fails_keeps_all(server: ServerProcess, tmp_path: Path, what: str) -> None:
-    before = state_of(server)
-    damaged = (
+    first_state = state_of(server)
+    bad_file = (
         server.folder / {"keys": "keys", "certificate": "key.pem", "model": "m/config.json"}[what]
     )
-    good = damaged.read_bytes()
+    good = bad_file.read_bytes()
     keys = (server.folder / "keys").read_bytes()
     if what != "keys":
         (server.folder / "keys").write_text(f"carol:{'n' * 20}\n")
     if what == "certificate":
         make_certificate(tmp_path, "rsa")
-        shutil.copy(tmp_path / "key.pem", damaged)  # of another certificate
+        shutil.copy(tmp_path / "key.pem", bad_file)  # of another certificate
     else:
-        damaged.write_text("")
+        bad_file.write_text("")
     event = server.hang_up()
     assert event["event"] == "reload failed"
-    assert damaged.name in event["reason"]
-    assert state_of(server) == before
+    assert bad_file.name in event["reason"]
+    assert state_of(server) == first_state
     metrics = server.get("/metrics", STAYING).text
     assert "bertworks_reload_failures_total 0.0" not in metrics
-    damaged.write_bytes(good)
+    bad_file.write_bytes(good)
     (server.folder / "keys").write_bytes(keys)
     assert server.hang_up()["event"] == "reloaded"

@@ -444,7 +444,7 @@ class Models:
         """Serve a model; unload others if there is too little memory."""
         name = loaded_model.name
         self.failures.pop(name, None)
-        unloaded = []
+        unloaded_names = []
         with self._lock:
             is_freed = name in self._loaded_models
             self._loaded_models[name] = loaded_model
@@ -452,27 +452,33 @@ class Models:
             while self._max_memory is not None and len(self._loaded_models) > 1:
                 if sum(each.num_bytes for each in self._loaded_models.values()) <= self._max_memory:
                     break
-                unloaded.append(self._loaded_models.popitem(last=False)[0])
+                unloaded_names.append(self._loaded_models.popitem(last=False)[0])
         self.num_loads[name] += 1
-        self.num_unloads.update(unloaded)
-        log(logging.INFO, "model loaded", model=name, digest=loaded_model.digest, unloaded=unloaded)
-        self._warn_if_models_alternate(name, unloaded)
-        if (is_freed or unloaded) and gc.get_freeze_count():  # `Server.startup` froze objects
+        self.num_unloads.update(unloaded_names)
+        log(
+            logging.INFO,
+            "model loaded",
+            model=name,
+            digest=loaded_model.digest,
+            unloaded=unloaded_names,
+        )
+        self._warn_if_models_alternate(name, unloaded_names)
+        if (is_freed or unloaded_names) and gc.get_freeze_count():  # `Server.startup` froze objects
             gc.unfreeze()
             gc.collect()
             gc.freeze()
 
-    def _warn_if_models_alternate(self, name: str, unloaded: Sequence[str]) -> None:
+    def _warn_if_models_alternate(self, name: str, unloaded_names: Sequence[str]) -> None:
         """Warn if a model is loaded again soon after it was unloaded for others."""
         now = time.monotonic()
         seconds = now - self._last_unload_times.get(name, -math.inf)
-        self._last_unload_times.update(dict.fromkeys(unloaded, now))
-        if unloaded and seconds < _ALTERNATING_SECONDS:
+        self._last_unload_times.update(dict.fromkeys(unloaded_names, now))
+        if unloaded_names and seconds < _ALTERNATING_SECONDS:
             log(
                 logging.WARNING,
                 "models unload each other",
                 model=name,
-                unloaded=unloaded,
+                unloaded=unloaded_names,
                 seconds=round(seconds, 1),
                 fix="raise max_memory, or serve fewer models",
             )
