@@ -185,8 +185,8 @@ def test_a_file_of_vectors_is_resumed_by_the_other_engine(workers: int, tmp_path
     network, native = (bw.load(tmp_path / "model", backend=one) for one in ("torch", "native"))
     texts, settings = TEXTS * 2, {"precision": "bf16", "window_rows": 5}
 
-    def interrupt(done: int, total: int) -> None:
-        if done > 5:
+    def interrupt(num_rows: int, total: int) -> None:
+        if num_rows > 5:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

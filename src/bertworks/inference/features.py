@@ -55,15 +55,15 @@ class HiddenStateExtractor(TextReader):
 
     def fingerprint(self) -> str:
         pooler = None if self.uses_pooler else POOLER
-        arrays = arrays_of(self.network.encoder, without=pooler)
+        arrays = arrays_of(self.network.encoder, skipped_prefix=pooler)
         modules = self.modules
         if modules is None:
             return fingerprint_of_arrays(self.config, self.tokenizer, arrays)
         all_arrays = chain(arrays, arrays_of(modules, "modules."))
         return fingerprint_of_arrays(self.config, self.tokenizer, all_arrays, modules.settings)
 
-    def for_workers(self, on: str | None) -> Self:
-        del on
+    def for_workers(self, cluster: str | None) -> Self:
+        del cluster
         lean = copy.copy(self)
         lean.network = BareEncoder(self.network.encoder)
         return lean

@@ -58,17 +58,17 @@ def fingerprint_of_arrays(
 
 
 def arrays_of(
-    module: nn.Module, prefix: str = "", *, without: str | None = None
+    module: nn.Module, prefix: str = "", *, skipped_prefix: str | None = None
 ) -> Iterable[tuple[str, NDArray[Any]]]:
     """Yield the names and the bytes of a module's tensors, in the order of the names.
 
     Args:
         prefix: put before the names.
-        without: tensors whose names begin so are left out.
+        skipped_prefix: of the tensors that are left out.
     """
     import torch
 
     for name, tensor in sorted(module.state_dict().items()):
-        if without is None or not name.startswith(without):
+        if skipped_prefix is None or not name.startswith(skipped_prefix):
             values = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
             yield prefix + name, values.numpy()

@@ -161,9 +161,9 @@ class NativeEmbedder(VectorEmbedder):
         all_arrays = chain(arrays, modules.named_arrays())
         return fingerprint_of_arrays(self.config, self.tokenizer, all_arrays, modules.settings)
 
-    def for_workers(self, on: str | None) -> Self:
-        if on is not None:  # other machines do not have the files, which a worker reads again
-            raise needs_pytorch_error(f"on={on}")
+    def for_workers(self, cluster: str | None) -> Self:
+        if cluster is not None:  # other machines do not have the files, which a worker reads again
+            raise needs_pytorch_error(f"on={cluster}")
         return self
 
     def _vectors(self, packed: Packed, num_excluded: int) -> Float[np.ndarray, "sequences width"]:

@@ -50,8 +50,8 @@ class SparseEmbedder(NetworkEmbedder):
         if not self.settings.include_prompt:
             raise SettingsError(f"pooling={self.pooling!r} includes the prompt")
 
-    def for_workers(self, on: str | None) -> Self:
-        del on
+    def for_workers(self, cluster: str | None) -> Self:
+        del cluster
         return self  # its vectors are outputs of a head
 
     @property

@@ -144,11 +144,11 @@ class TextReader(ABC):
         """A digest that identifies the model; see `fingerprints`."""
 
     @abstractmethod
-    def for_workers(self, on: str | None) -> Self:
+    def for_workers(self, cluster: str | None) -> Self:
         """Return a reader for other processes, without what it does not need.
 
         Args:
-            on: where the processes run; see `Workers`.
+            cluster: where the processes run; see `Workers`.
         """
 
     def provenance(self) -> dict[str, Any]:
