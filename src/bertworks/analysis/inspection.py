@@ -7,18 +7,24 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..checkpoints.families import family_of
 from ..checkpoints.heads import HEADS
-from ..checkpoints.locate import locate_with_adapter
-from ..checkpoints.sentence_directory import transformer_directory
-from ..checkpoints.store import read_task
-from ..checkpoints.tensors import read_tensors
+from ..checkpoints.locate import locate, locate_with_adapter
+from ..checkpoints.sentence_directory import lowers_case, transformer_directory
+from ..checkpoints.store import load_tokenizer, read_config, read_task
+from ..errors import BertworksError, NeedsPyTorchError, has_pytorch, needs_pytorch_error
+from ..inference.native_network import auto_precision
 from ..loading import load
-from ..model import Model
+from ..native.library import instruction_sets
 from ..tasks import is_registered
+from ..text.tokenizer import Tokenizer
 from ..utils.regular_files import read_bytes
+from .stored_tensors import StoredTensors
+
+if TYPE_CHECKING:
+    from ..model import Model
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,7 @@ class Inspection:
         used_tensors: the network's tensors that were loaded.
         dropped_tensors: the checkpoint's tensors that were not used, and why.
         non_finite: tensors with NaN or infinity, and the number of such values in each.
+        engine: what computes it where it is only used (`embed`, `predict`), and why.
     """
 
     family: str
@@ -51,12 +58,15 @@ class Inspection:
     used_tensors: tuple[str, ...]
     dropped_tensors: Mapping[str, str]
     non_finite: Mapping[str, int]
+    engine: str
 
 
 def inspect(
     name: str | Path, *, base: str | Path | None = None, adapter: str | None = None
 ) -> Inspection:
     """Load a checkpoint and describe its contents.
+
+    Without PyTorch, parameters and tensors are those of the files, of which no network is built.
 
     Args:
         name: a model directory, a run directory, or a name on the Hugging Face hub.
@@ -65,12 +75,27 @@ def inspect(
     Raises:
         CheckpointError: there is no such model, it is damaged, or of another architecture.
     """
+    engine = _find_engine(name, base, adapter)
+    if not has_pytorch():
+        if base is not None or adapter is not None:
+            raise needs_pytorch_error("an adapter", where=str(name))
+        return _inspect_files(name, engine)
+    from ..checkpoints.tensors import read_tensors
+
     directory, _ = locate_with_adapter(name, base)
     description = read_task(directory)
     # A checkpoint never causes an import: of a user's task, only the name is known.
     unknown = description is not None and not is_registered(description.task)
     task = "encoder" if unknown else None
-    model = load(name, task=task, device="cpu", allow_non_finite=True, base=base, adapter=adapter)
+    model: Model = load(
+        name,
+        task=task,
+        device="cpu",
+        allow_non_finite=True,
+        base=base,
+        adapter=adapter,
+        backend="torch",
+    )
     tensors, _ = read_tensors(transformer_directory(directory), family_of(model.encoder.config))
     dtypes = Counter(str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values())
     assert model.report is not None
@@ -82,7 +107,7 @@ def inspect(
         task=task_name,
         geometry=model.encoder.config.model_dump(mode="json"),
         parameters=_count(model),
-        vocabulary=_vocabulary(model),
+        vocabulary=_vocabulary(model.tokenizer),
         heads=(
             *(head.title for head in HEADS if head.name in parts),
             *(() if description is None else description.heads),
@@ -92,6 +117,45 @@ def inspect(
         used_tensors=model.report.used_tensors,
         dropped_tensors=model.report.dropped_tensors,
         non_finite=model.report.non_finite_tensors,
+        engine=engine,
+    )
+
+
+def _find_engine(name: str | Path, base: str | Path | None, adapter: str | None) -> str:
+    """What computes the model where it is only used, and why."""
+    try:
+        if base is not None or adapter is not None:
+            raise needs_pytorch_error("an adapter")
+        load(name, backend="native")
+    except NeedsPyTorchError as error:
+        return f"PyTorch: {error.what}"
+    except BertworksError:  # the inspection has this error, too, or shows what is not finite
+        return "none"
+    return f"native code for {instruction_sets()[-1]}, in {auto_precision()}"
+
+
+def _inspect_files(name: str | Path, engine: str) -> Inspection:
+    whole_directory = locate(name)
+    directory = transformer_directory(whole_directory)
+    config, raw = read_config(directory)
+    tokenizer = load_tokenizer(directory, config, lowercase=lowers_case(whole_directory))
+    description = read_task(directory)
+    own_heads = () if description is None else description.heads
+    architectures = raw.get("architectures") or ()
+    stored = StoredTensors.from_directory(directory, config, own_heads, architectures)
+    return Inspection(
+        family=config.family,
+        task=None if description is None else description.task,
+        geometry=config.model_dump(mode="json"),
+        parameters=stored.count_parameters(),
+        vocabulary=_vocabulary(tokenizer),
+        heads=tuple(stored.heads),
+        dtypes=stored.dtypes,
+        license=_license(whole_directory),
+        used_tensors=tuple(dict.fromkeys(stored.used.values())),
+        dropped_tensors=stored.dropped,
+        non_finite=stored.count_non_finite(),
+        engine=engine,
     )
 
 
@@ -110,8 +174,7 @@ def _size(module: Any) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _vocabulary(model: Model) -> dict[str, Any]:
-    tokenizer = model.tokenizer
+def _vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
     definition = tokenizer.definition
     roles = definition.roles
     return {

@@ -85,6 +85,15 @@ class Rule:
                 return tuple(part.format(*layer) + (kind or "") for part in self.theirs)
         raise KeyError(theirs)
 
+    def our_name(self, theirs: str) -> str:
+        """The name of our tensor of which their tensor `theirs` is a part."""
+        for part in self.theirs:
+            pattern = re.escape(part).replace(r"\{\}", r"(\d+)") + r"(\.weight|\.bias)?"
+            if match := re.fullmatch(pattern, theirs):
+                *layer, kind = match.groups()
+                return self.ours.format(*layer) + (kind or "")
+        raise KeyError(theirs)
+
     def match(self, name: str) -> tuple[str, ...] | None:
         """Their names of our tensor `name`, if the rule covers it."""
         match = self.pattern.fullmatch(name)

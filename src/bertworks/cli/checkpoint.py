@@ -71,6 +71,7 @@ def _inspection_facts(inspection: Inspection) -> dict[str, object]:
         "special": " ".join(str(piece) for piece in special if piece is not None),
         "dtype": ", ".join(f"{count} × {name}" for name, count in inspection.dtypes.items()),
         "license": inspection.license or "not named",
+        "engine": inspection.engine,
     }
 
 

@@ -100,7 +100,7 @@ class NativeNetwork:
         self._finite_names: set[str] = set()
         part = unsupported_part(config) or _unsupported_weights(config)
         if part is not None:
-            raise needs_pytorch_error(f"{part}: a model with it", where=self._where)
+            raise needs_pytorch_error(f"a model with {part}", where=self._where)
         self._files = find_weight_files(directory, SAFETENSORS)
         if not self._files:
             raise needs_pytorch_error(f"a model without {SAFETENSORS}", where=self._where)

@@ -1,0 +1,66 @@
+"""An inspection without PyTorch says what one with a network says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import bertworks as bw
+from bertworks.analysis import inspection
+from bertworks.errors import NeedsPyTorchError
+from bertworks.native.library import has_kernels, instruction_sets
+
+SAVED_MODELS = Path(__file__).parents[1] / "saved_models"
+
+
+@pytest.fixture
+def inspect_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection, "has_pytorch", lambda: False)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["classification", "tagging", "modernbert-classification", "roberta-pretraining", "electra"],
+)
+def test_inspection_of_files_equals_that_of_a_network(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = bw.inspect(SAVED_MODELS / name)
+    monkeypatch.setattr(inspection, "has_pytorch", lambda: False)
+    actual = bw.inspect(SAVED_MODELS / name)
+    assert sorted(actual.used_tensors) == sorted(expected.used_tensors)
+    assert replace(actual, used_tensors=expected.used_tensors) == expected
+
+
+@pytest.mark.skipif(not has_kernels("fp32"), reason="no native code for this processor")
+@pytest.mark.usefixtures("inspect_files")
+def test_inspection_names_the_engine() -> None:
+    assert bw.inspect("mini").engine == f"native code for {instruction_sets()[-1]}, in fp32"
+    engine = bw.inspect(SAVED_MODELS / "modernbert-classification").engine
+    assert engine == "PyTorch: a model with positions=rotary needs PyTorch"
+
+
+@pytest.mark.usefixtures("inspect_files")
+def test_inspection_counts_what_is_not_finite(tmp_path: Path) -> None:
+    directory = SAVED_MODELS / "classification"
+    for file in directory.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    tensors = load_file(directory / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("word_embeddings.weight"))
+    tensors[name] = tensors[name].copy()
+    tensors[name][0, :2] = np.inf
+    save_file(tensors, tmp_path / "model.safetensors")
+    assert bw.inspect(tmp_path).non_finite == {name: 2}
+
+
+@pytest.mark.usefixtures("inspect_files")
+def test_inspection_without_safetensors_needs_pytorch(tmp_path: Path) -> None:
+    for file in (SAVED_MODELS / "classification").glob("[!m]*"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(NeedsPyTorchError, match=r"without model\.safetensors"):
+        bw.inspect(tmp_path)
