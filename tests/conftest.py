@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -63,7 +64,7 @@ def _check_types() -> None:
 _check_types()
 
 # A machine that is busy with something else is no fault of the code.
-settings.register_profile("bertworks", deadline=None)
+settings.register_profile("bertworks", deadline=None, max_examples=40)
 settings.load_profile("bertworks")
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -117,6 +118,27 @@ os.fsync = _not_synchronised
 
 # For each command line typer builds all verbs anew, which takes longer than most of them do.
 testing._get_command = cache(testing._get_command)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _workers_are_forked() -> Iterator[None]:
+    """Workers are forked from a process that has imported everything.
+
+    A worker that is started anew imports PyTorch, which takes longer than most of its work.
+    """
+    from bertworks.jobs import parallel
+
+    from .forking import WorkerContext
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(parallel, "CONTEXT", WorkerContext())
+        yield
+
+
+@pytest.fixture
+def new_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers are started anew, as users' are."""
+    monkeypatch.setattr("bertworks.jobs.parallel.CONTEXT", multiprocessing.get_context("spawn"))
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,10 @@ A process that imports PyTorch and the package takes seconds until it begins.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,25 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.warm"])
+
+
+class _Worker(ForkServerProcess):
+    """A process with the environment of its parent, as one that is started anew has it."""
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self._environment = dict(os.environ)
+
+    def run(self) -> None:
+        os.environ.clear()
+        os.environ.update(self._environment)
+        super().run()
+
+
+class WorkerContext(ForkServerContext):
+    """Starts the workers of `bertworks.jobs.parallel` in the tests."""
+
+    Process = _Worker
 
 
 def start(function: Callable[..., object], *args: Any) -> BaseProcess:

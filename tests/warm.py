@@ -4,6 +4,7 @@ import importlib
 import pkgutil
 
 import bertworks
+from tests import forking  # noqa: F401, which defines processes
 
 for module in pkgutil.walk_packages(bertworks.__path__, "bertworks."):
     if not module.name.endswith("__main__"):

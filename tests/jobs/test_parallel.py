@@ -14,6 +14,8 @@ import pytest
 from bertworks.errors import BertworksError, DataError, SettingsError
 from bertworks.jobs.parallel import Workers
 
+pytestmark = pytest.mark.usefixtures("new_workers")
+
 
 class Work:
     """Doubles numbers; it notes in a file whenever a process gets it."""

@@ -147,6 +147,7 @@ def test_workers_change_nothing_and_hand_on_errors() -> None:
         take(20, DyingSource(), collate, size, workers=1)
 
 
+@pytest.mark.usefixtures("new_workers")
 def test_a_worker_that_dies_as_it_begins_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that the kernel kills: it reads nothing of a source that no pipe can hold."""
     resource_tracker.ensure_running()

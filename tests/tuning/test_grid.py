@@ -492,6 +492,7 @@ def test_side_by_side_gives_the_same(model: Model, run: Run, tmp_path: Path) -> 
     assert files[0].read_text() == files[1].read_text()
 
 
+@pytest.mark.usefixtures("new_workers")
 def test_a_run_that_dies_as_it_begins_is_no_hang(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

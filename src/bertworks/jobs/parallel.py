@@ -35,6 +35,9 @@ ResultT = TypeVar("ResultT")
 MAX_WORKERS = 1024
 """Maximum number of processes on one machine."""
 
+CONTEXT = multiprocessing.get_context("spawn")
+"""How processes start: anew, since a fork of a process with threads may hang."""
+
 
 @dataclass(frozen=True)
 class Workers:
@@ -184,7 +187,6 @@ def start(
         The other end of the pipe, and the process. If the process has died, receiving from the pipe
         raises an error.
     """
-    context = multiprocessing.get_context("spawn")
     hidden: Callable[[], AbstractContextManager[None]] = _without_main
     try:
         with hidden():
@@ -192,8 +194,8 @@ def start(
     except (pickle.PicklingError, AttributeError):
         hidden = nullcontext
         payload = ForkingPickler.dumps(first_object)
-    ours, theirs = context.Pipe()
-    process = context.Process(target=target, args=(theirs,), daemon=daemon)
+    ours, theirs = CONTEXT.Pipe()
+    process = CONTEXT.Process(target=target, args=(theirs,), daemon=daemon)
     with hidden():
         process.start()
     theirs.close()
