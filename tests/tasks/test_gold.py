@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -134,16 +135,48 @@ def test_grid_leaves_out_marked_rows(tmp_path: Path) -> None:
 def test_user_may_keep_a_mark_as_a_class_or_name_one() -> None:
     assert labels_of([*NLI, "-"], no_label="") == tuple(sorted([*NLI, "-"]))
     assert labels_of([*NLI, "hidden"], no_label="hidden") == tuple(sorted(NLI))
-    with pytest.warns(BertworksWarning, match="-1, 0 and 1 are three classes"):
+    with pytest.warns(BertworksWarning, match="the label '-1' is a class"):
         assert labels_of([-1, 0, 1] * 2) == ("-1", "0", "1")
     assert labels_of([-1, 0, 1] * 2, no_label="-1") == ("0", "1")
     with pytest.raises(SettingsError, match="no_label"):
         MultiLabelSettings.parse({"no_label": "-"})
 
 
+@pytest.mark.parametrize(
+    "mark",
+    [
+        *("hidden", "No consensus", "no_label", "noLabel", "unlabeled", "Unlabelled", "NA", "N/A"),
+        *("nan", "NaN", "null", "?", "-1", "-100", "missing", "no-gold-label"),
+    ],
+)
+def test_class_that_may_mean_no_label_is_warned_of(mark: str) -> None:
+    labels = [*NLI, mark]
+    with pytest.warns(BertworksWarning, match=f"the label {re.escape(repr(mark))} is a class"):
+        assert labels_of(labels) == tuple(sorted(labels))
+    rows = [{"label": gold, "prediction": "neutral"} for gold in labels]
+    with pytest.warns(BertworksWarning, match=f"the label {re.escape(repr(mark))} is a class"):
+        bw.score("classification", rows)
+    for row in rows:  # what is predicted is a class
+        row["prediction"] = row["label"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bw.score("classification", rows)
+        assert labels_of(labels, no_label=mark) == tuple(sorted(NLI))
+        assert labels_of(labels, no_label="") == tuple(sorted(labels))
+
+
+@pytest.mark.parametrize(
+    "labels", [[*NLI, "none"], [*NLI, "other"], ["-2", "-1", "0", "1"], ["-1", "1"], ["?", "!"]]
+)
+def test_usual_classes_are_read_without_a_warning(labels: list[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert set(labels_of(labels)) == set(labels)
+
+
 def test_evaluation_follows_the_labels_of_the_model(tmp_path: Path) -> None:
     """-1 is a class where the model has it, and else a mark, whatever the table's other labels."""
-    with pytest.warns(BertworksWarning, match="three classes"):
+    with pytest.warns(BertworksWarning, match="the label '-1' is a class"):
         three = bw.finetune(model(), train=rows_of([-1, 0, 1] * 4), out=tmp_path / "3", **FAST)
     two = bw.finetune(model(), train=rows_of([0, 1] * 6), out=tmp_path / "2", **FAST)
     table = rows_of([-1, 0, 1, 1])
@@ -271,6 +304,6 @@ def test_evaluation_reads_numbers_as_a_models_unnamed_classes(tmp_path: Path) ->
 
 def test_score_warns_where_minus_one_may_be_a_class_or_a_mark() -> None:
     rows = [{"label": n % 3 - 1, "prediction": n % 2} for n in range(12)]
-    with pytest.warns(BertworksWarning, match="-1, 0 and 1 are three classes"):
+    with pytest.warns(BertworksWarning, match="the label '-1' is a class"):
         assert bw.score("classification", rows).rows == 12
     assert bw.score("classification", rows, no_label="-1").rows == 8

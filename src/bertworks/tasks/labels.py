@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..data.rows import NoLabel, Row, Rows, WholeLabel, is_missing, parse_json_cell, value_of
+from ..data.schema import canonical
 from ..data.unlabelled import UnlabelledError
 from ..errors import BertworksWarning, DataError, shorten_list, truncate_repr
 from ..utils.formatting import has_lone_surrogate
@@ -22,6 +23,12 @@ MARKS = ("-", "\u2013", "\u2014", "-1", "-100")
 
 They may be classes too: see `find_unlabelled_marks`.
 """
+
+_POSSIBLE_MARKS = frozenset(
+    "? na n/a #n/a nan nil null missing hidden unlabelled unlabeled unannotated not_annotated "
+    "no_label nolabel no_gold no_gold_label no_consensus no_agreement undecided".split()
+)
+"""Words for a row without a gold label, which may also be a class: the user decides."""
 
 _LABEL_NUMBER = re.compile(r"LABEL_(\d+)", re.IGNORECASE)  # as transformers names unnamed classes
 
@@ -48,7 +55,7 @@ def count_labels(
         else:
             counts.update(read_label_names(row, column, where, separator))
     if separator is None:
-        warn_about_minus_one(counts, no_label, rows.name)
+        warn_about_possible_marks(counts, no_label, rows.name)
         for mark in find_unlabelled_marks(counts, no_label):
             del counts[mark]
     if len(counts) < (2 if separator is None else 1):
@@ -104,12 +111,37 @@ def find_mark(value: Any, marks: Container[str]) -> str | None:
     return name if name in marks else None
 
 
-def warn_about_minus_one(labels: Iterable[str], no_label: str | None, where: str) -> None:
-    """Warn if a table's labels are -1, 0 and 1: -1 may be a class, or mean "no label"."""
-    if no_label is None and set(labels) == {"-1", "0", "1"}:
-        what = f"{where}: the labels -1, 0 and 1 are three classes"
-        how = "if -1 means that a row has no gold label, give no_label=-1"
-        warnings.warn(f"{what}; {how}", BertworksWarning, stacklevel=3)
+def warn_about_possible_marks(
+    labels: Iterable[str], no_label: str | None, where: str, predicted: Container[str] = ()
+) -> None:
+    """Warn of labels that are classes, but may mean that a row has no gold label.
+
+    These are words such as `hidden` and `no consensus`, and -1 beside names or beside 0 and 1.
+
+    Args:
+        labels: all labels of the table.
+        no_label: the label of rows without a gold label, as set by the user.
+        where: the table.
+        predicted: labels that are predicted, and so are classes.
+    """
+    names = set(labels)
+    if no_label is not None or len(names) < 3:
+        return
+    for name in sorted(names - find_unlabelled_marks(names)):
+        if name in predicted:
+            continue
+        is_word = not {name.lower(), canonical(name)}.isdisjoint(_POSSIBLE_MARKS)
+        if is_word or _is_doubtful_number(name, names - {name}):
+            what = f"{where}: the label {name!r} is a class"
+            value = f'"{name}"' if " " in name else name
+            how = f"if it means that a row has no gold label, give no_label={value}"
+            warnings.warn(f"{what}; {how}", BertworksWarning, stacklevel=3)
+
+
+def _is_doubtful_number(name: str, others: set[str]) -> bool:
+    """Whether a label is -1 or -100, and the others are names, or 0 and 1."""
+    are_names = not any(re.fullmatch(r"[-+]?[\d.]+", other) for other in others)
+    return (name in ("-1", "-100") and are_names) or (name == "-1" and others == {"0", "1"})
 
 
 def parse_class_numbers(labels: Iterable[str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from ...tasks.labels import (
     parse_class_numbers,
     read_label_name,
     sort_labels,
-    warn_about_minus_one,
+    warn_about_possible_marks,
 )
 from ...tasks.measures import Location
 from ...tasks.scores import ClassificationScores
@@ -69,8 +69,7 @@ def score_classes(rows: Rows, label: str, prediction: str, no_label: str | None)
 def _marks(pairs: Sequence[tuple[str, str]], no_label: str | None, where: str) -> set[str]:
     """Return the gold labels that mark a row without a label; predicted labels never do."""
     gold, predicted = _sides(pairs)
-    if "-1" not in predicted:
-        warn_about_minus_one(gold | predicted, no_label, where)
+    warn_about_possible_marks(gold | predicted, no_label, where, predicted)
     marks = find_unlabelled_marks(gold | predicted, no_label)
     return marks if no_label is not None else marks - predicted
 
