@@ -158,7 +158,6 @@ _OTHER_SETTING_NAMES: Mapping[str, tuple[str, ...]] = {
     "batch_size": ("batch_tokens",),
     **dict.fromkeys(("normalize_embeddings", "normalise"), ("normalize",)),
     **dict.fromkeys(("pooling_mode", "pooling_strategy"), ("pooling",)),
-    "prompt_name": ("prompt",),
     **dict.fromkeys(("class_weight", "class_weights"), ("balance_classes",)),
     "gradient_accumulation_steps": ("micro_batch_tokens",),
     "lr": ("learning_rate",),
@@ -192,6 +191,7 @@ _FIXES_OF_UNKNOWN_SETTINGS: Mapping[str, str] = {
         ("multi_label", "problem_type", "label_separator"),
         "The task multilabel is for rows with any number of labels",
     ),
+    "prompt_name": "Give the prompt's text as prompt=, or is_query=true",
     "load_best_model_at_end": "With dev, the best weights are always kept",
     **dict.fromkeys(
         ("show_progress_bar", "show_progress", "verbose"),

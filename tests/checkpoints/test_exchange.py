@@ -14,7 +14,7 @@ import bertworks as bw
 from bertworks.analysis.search import Index
 from bertworks.checkpoints.sentence_settings import SentenceSettings
 from bertworks.convert.export import PaddedNetwork
-from bertworks.errors import BertworksError, CheckpointError, DataError
+from bertworks.errors import BertworksError, CheckpointError, DataError, SettingsError
 from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
 from tests.checkpoints import journeys, oracles
@@ -228,7 +228,13 @@ def test_prompts_that_cannot_be_followed_are_errors(tmp_path):
     with pytest.raises(CheckpointError, match="'none', which is not one of the prompts"):
         bw.load(tmp_path / "m")
     file.write_text(json.dumps({"prompts": {"query": "q: "}}))
-    assert bw.load(tmp_path / "m").sentence.prompt("query") == "q: "
+    model = bw.load(tmp_path / "m", device="cpu")
+    assert model.sentence.prompt("query") == "q: "
+    # sentence-transformers' prompt_name chooses a prompt by its name; prompt= is a text.
+    with pytest.raises(SettingsError, match=r"name of a prompt .* Give its text: prompt='q: '"):
+        model.embed("a", prompt="query")
+    with pytest.raises(SettingsError, match="Give the prompt's text as prompt="):
+        model.embed("a", prompt_name="query")
 
 
 @pytest.mark.parametrize("limit", [8, int(1e30)])

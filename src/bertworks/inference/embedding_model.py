@@ -21,6 +21,7 @@ from ..data.text_inputs import (
     texts_or_data,
     warn_of_file,
 )
+from ..errors import SettingsError
 from ..settings.keywords import EmbedKeywords
 from ..settings.literals import SimilarityFunction
 from ..text.tokenizer import Tokenizer
@@ -213,6 +214,13 @@ class EmbeddingModel(ABC):
         defaults = {} if sentence is None else sentence.embed_defaults(is_query=is_query)
         if settings.keys() & {"layers", "combine"}:
             defaults.pop("layer_weights", None)
+        prompts = {} if sentence is None else sentence.entries.get("prompts") or {}
+        name = settings.get("prompt")
+        if name and name in prompts and name not in prompts.values():
+            raise SettingsError(
+                f"prompt={name!r} is the name of a prompt of the model, not a text",
+                fix=f"Give its text: prompt={prompts[name]!r}.",
+            )
         return EmbeddingSettings.from_values({**defaults, **settings})
 
     def _embed_list(

@@ -25,8 +25,11 @@ They may be classes too: see `find_unlabelled_marks`.
 """
 
 _POSSIBLE_MARKS = frozenset(
-    "? na n/a #n/a nan nil null missing hidden unlabelled unlabeled unannotated not_annotated "
-    "no_label nolabel no_gold no_gold_label no_consensus no_agreement undecided".split()
+    [
+        *("?", "na", "n/a", "#n/a", "nan", "nil", "null", "missing", "hidden", "undecided"),
+        *("unlabelled", "unlabeled", "unannotated", "not_annotated", "no_label", "nolabel"),
+        *("no_gold", "no_gold_label", "no_consensus", "no_agreement"),
+    ]
 )
 """Words for a row without a gold label, which may also be a class: the user decides."""
 
