@@ -372,6 +372,49 @@ def test_health_answers_while_a_long_text_is_computed(directories, start) -> Non
         assert count > 1
 
 
+# --- other web pages, traces ---
+
+
+def test_only_pages_of_allowed_origins_may_send_requests(directories, start) -> None:
+    sources, keys = {"m": directories["encoder"]}, Keys({"ada": KEY})
+    preflight = {
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization,content-type",
+    }
+    settings = ServeSettings(cors_origins=("https://example.org",))
+    with start(sources, settings, keys=keys) as server:
+        for origin, status in (("https://example.org", 200), ("https://evil.example", 400)):
+            headers = {"origin": origin, **preflight}
+            assert server.http.options("/embed", headers=headers).status_code == status
+        headers = {"origin": "https://example.org", "authorization": f"Bearer {KEY}"}
+        response = server.post("/embed", {"inputs": TEXT}, headers=headers)
+        assert response.headers["access-control-allow-origin"] == "https://example.org"
+        del headers["authorization"]
+        response = server.post("/embed", {"inputs": TEXT}, headers=headers)
+        assert response.status_code == 401, "an origin is no key"
+    with start(sources, keys=keys) as server:
+        headers = {"origin": "https://example.org", "authorization": f"Bearer {KEY}"}
+        response = server.post("/embed", {"inputs": TEXT}, headers=headers)
+        assert "access-control-allow-origin" not in response.headers
+    with pytest.raises(SettingsError, match="without a path"):
+        ServeSettings.resolve(cors_origins="https://example.org/a")
+
+
+def test_traces_continue(server: Running, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="bertworks.serving")
+    trace, span = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+    headers = {"traceparent": f"00-{trace}-{span}-01"}
+    response = server.post("/embed", {"inputs": TEXT}, headers=headers)
+    version, own_trace, own_span, flags = response.headers["traceparent"].split("-")
+    assert (version, own_trace, flags) == ("00", trace, "01")
+    assert own_span not in (span, "0" * 16)
+    assert json.loads(caplog.records[-1].getMessage())["trace"] == trace
+    for invalid in (f"00-{'0' * 32}-{span}-01", f"00-{trace}-01", "x"):
+        response = server.post("/embed", {"inputs": TEXT}, headers={"traceparent": invalid})
+        assert response.status_code == 200
+        assert "traceparent" not in response.headers
+
+
 # --- metrics and logs ---
 
 

@@ -17,7 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+
+from bertworks.errors import SettingsError
+from bertworks.serving.client import Client
+from bertworks.serving.client_base import ServerError
 
 pytestmark = [
     pytest.mark.long,
@@ -34,6 +39,7 @@ def make_certificate(folder: Path, kind: str) -> None:
         "ec": ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"],
     }[kind]
     words = ["openssl", "req", "-x509", "-nodes", "-subj", "/CN=localhost", *algorithm]
+    words += ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
     words += ["-keyout", str(folder / "key.pem"), "-out", str(folder / "certificate.pem")]
     subprocess.run(words, check=True, capture_output=True)
 
@@ -162,3 +168,20 @@ def test_reload_that_fails_keeps_all(server: ServerProcess, tmp_path: Path, what
     bad_file.write_bytes(good)
     (server.folder / "keys").write_bytes(keys)
     assert server.hang_up()["event"] == "reloaded"
+
+
+def test_client_trusts_only_the_given_certificate(server: ServerProcess, tmp_path: Path) -> None:
+    certificate = server.folder / "certificate.pem"
+    with Client(server.url, STAYING, verify=certificate) as client:
+        vector = client.embed("the door")
+    with Client(server.url, STAYING, verify=False) as client:
+        np.testing.assert_array_equal(client.embed("the door"), vector)
+    with (
+        Client(server.url, STAYING) as client,
+        pytest.raises(ServerError, match=r"certificate is not trusted.*verify=FILE"),
+    ):
+        client.embed("the door")
+    for name, message in (("none.pem", "no such file"), ("key", "Give a PEM file")):
+        (tmp_path / "key").write_text("no certificate")
+        with pytest.raises(SettingsError, match=message):
+            Client(server.url, STAYING, verify=tmp_path / name)

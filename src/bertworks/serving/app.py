@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
 from .. import __version__
@@ -96,6 +97,14 @@ def make_app(
     for dialect in DIALECTS:
         app.include_router(dialect)
     app.add_middleware(RequestMiddleware, service=service, keys=keys, local=local)
+    if service.settings.cors_origins:  # outermost: a browser asks for permission without a key
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=service.settings.cors_origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=("*",),
+            expose_headers=("x-request-id", "traceparent", "retry-after"),
+        )
     app.openapi = make_openapi(app, service, EXAMPLES, with_keys=bool(keys))  # type: ignore[method-assign]
     return app
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import random
 import re
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -58,9 +60,12 @@ class ClientBase(ABC):
         timeout: seconds to wait for a response; connecting may take at most five seconds.
         retries: how often a request is sent again while the server is busy (429); `retry_delay`
             computes the delays.
+        verify: for HTTPS: whether the server's certificate must be trusted; or a PEM file of the
+            authorities to trust, which may be the certificate itself.
 
     Raises:
-        SettingsError: the address does not begin with http:// or https://.
+        SettingsError: the address does not begin with http:// or https://; or `verify` is not a
+            file of certificates.
     """
 
     def __init__(
@@ -71,6 +76,7 @@ class ClientBase(ABC):
         model: str | None = None,
         timeout: float = 300.0,
         retries: int = 8,
+        verify: bool | str | Path = True,
     ) -> None:
         import_optional("httpx", "serve", "the client")
         if not url.startswith(("http://", "https://")):
@@ -78,7 +84,7 @@ class ClientBase(ABC):
         self.url, self.model, self.retries = url.rstrip("/"), model, retries
         self._max_texts = MAX_REQUEST_TEXTS
         self._headers = {} if key is None else {b"authorization": f"Bearer {key}".encode()}
-        self._timeout = timeout
+        self._timeout, self._verify = timeout, _make_verification(verify)
         self._open()
 
     @abstractmethod
@@ -89,7 +95,12 @@ class ClientBase(ABC):
         import httpx
 
         timeout = httpx.Timeout(self._timeout, connect=5.0)
-        return {"base_url": self.url, "headers": self._headers, "timeout": timeout}
+        return {
+            "base_url": self.url,
+            "headers": self._headers,
+            "timeout": timeout,
+            "verify": self._verify,
+        }
 
     def _make_body(self, **values: Any) -> dict[str, Any]:
         """Return the body of a request, without values that are None."""
@@ -173,11 +184,34 @@ class ClientBase(ABC):
     def _connection_error(self, error: Exception) -> ServerError:
         import httpx
 
+        _, is_untrusted, reason = str(error).partition("CERTIFICATE_VERIFY_FAILED] ")
+        if is_untrusted:
+            return ServerError(
+                f"its certificate is not trusted ({reason})",
+                where=self.url,
+                fix="Give verify=FILE, a PEM file of the authority that signed it.",
+            )
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
             return ServerError("cannot be reached", where=self.url, fix="Is the server running?")
         if isinstance(error, httpx.TimeoutException):
             return ServerError(f"no answer in {self._timeout:g} seconds", where=self.url)
         return ServerError(f"the connection broke ({type(error).__name__})", where=self.url)
+
+
+def _make_verification(verify: bool | str | Path) -> bool | ssl.SSLContext:
+    """Return httpx's option for `verify`; read the file if it is one."""
+    if isinstance(verify, bool):
+        return verify
+    try:
+        return ssl.create_default_context(cafile=str(verify))
+    except FileNotFoundError:
+        raise SettingsError("no such file", where=str(verify)) from None
+    except OSError as error:  # `ssl.SSLError` is one
+        raise SettingsError(
+            f"has no certificates that can be read ({error})",
+            where=str(verify),
+            fix="Give a PEM file.",
+        ) from None
 
 
 def retry_delay(answer: httpx.Response, number: int) -> float:

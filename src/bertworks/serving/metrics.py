@@ -68,6 +68,7 @@ class RequestContext:
     start_time: float  # on the monotonic clock, like the deadline
     client: str = ""  # the key's name, or the address; the queue is fair to clients
     has_key: bool = False
+    trace_id: str | None = None  # of the caller's trace
     deadline: float | None = None
     verb: str | None = None  # its name in the metrics
     model: str | None = None

@@ -30,6 +30,8 @@ from .service import Service
 
 Headers = Mapping[bytes, bytes]
 _ID = re.compile(rb"[\w.:-]{1,64}")
+_TRACE = re.compile(rb"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})")
+"""W3C's `traceparent`: version, trace, the caller's span, flags."""
 
 
 class RequestMiddleware:
@@ -61,6 +63,8 @@ class RequestMiddleware:
         context = RequestContext(
             _read_id(headers), time.monotonic(), client[0] if client else "local"
         )
+        trace = _TRACE.fullmatch(headers.get(b"traceparent", b""))
+        context.trace_id = None if trace is None else trace[1].decode()
         scope.setdefault("state", {})["context"] = context
         status = 0
 
@@ -69,6 +73,9 @@ class RequestMiddleware:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 more = [(b"x-request-id", context.id.encode())]
+                if trace is not None:
+                    span = f"{random.getrandbits(64) or 1:016x}".encode()
+                    more.append((b"traceparent", b"-".join((b"00", trace[1], span, trace[2]))))
                 if self.service.draining:
                     more.append((b"connection", b"close"))
                 message["headers"] = [*message.get("headers", []), *more]
@@ -227,6 +234,7 @@ class RequestMiddleware:
             else logging.INFO,
             "request",
             id=context.id,
+            trace=context.trace_id,
             method=scope["method"],
             route=route,
             status=status,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Self
+import re
+from typing import Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ..settings.base import Settings
 from ..settings.literals import Precision
@@ -80,6 +81,23 @@ class ServeSettings(Settings):
     default_prompt: bool = Field(
         True, description="put the model's default prompt before texts that name no prompt"
     )
+
+    cors_origins: tuple[str, ...] = Field(
+        (),
+        description="web pages of these origins, such as https://example.org, comma-separated, may "
+        "send requests; * allows all. By default none may",
+    )
+
+    @field_validator("cors_origins", mode="before")
+    @classmethod
+    def _split_origins(cls, origins: Any) -> Any:
+        """Split a text at its commas; check that origins have no path."""
+        if isinstance(origins, str):
+            origins = tuple(origin.strip() for origin in origins.split(","))
+        for origin in origins:
+            if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", str(origin)):
+                raise ValueError(f"{origin!r} must be like https://example.org, without a path")
+        return origins
 
     @model_validator(mode="after")
     def _models_are_loaded_if_required(self) -> Self:
