@@ -232,7 +232,7 @@ def test_bad_text_and_settings_are_refused(tokenizer: Tokenizer, tmp_path: Path)
     for language in ("English!", "sv", "xx"):
         with pytest.raises(DataError, match=r"no rules for the language .* Give one of am, ar"):
             prepare(tmp_path / "f", tokenizer=tokenizer, out=tmp_path / "out", language=language)
-    with pytest.raises(SettingsError, match="language='de' is for sentences='split'"):
+    with pytest.raises(SettingsError, match="language='de' does nothing without sentences=split"):
         prepare(
             tmp_path / "f",
             tokenizer=tokenizer,

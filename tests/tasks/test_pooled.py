@@ -195,7 +195,7 @@ def test_a_text_of_a_hundred_thousand_words_needs_no_more_memory(monkeypatch):
     ("values", "message"),
     [
         ({"both_orders": True, "pair": True}, "'windows' and both_orders=true exclude each other"),
-        ({"truncation": "error", "stride": 3}, "stride=3 needs truncation='windows'"),
+        ({"truncation": "error", "stride": 3}, "stride=3 does nothing without truncation=windows"),
         ({"window_pooling": "sum"}, "window_pooling='sum'"),
     ],
 )

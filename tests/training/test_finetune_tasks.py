@@ -312,5 +312,7 @@ def test_a_student_of_pairs_keeps_its_settings(tmp_path: Path) -> None:
     assert student.encoder.config.classifier_pooling == "mean"
     assert load(tmp_path / "mean").predict(pairs(3)) == student.predict(pairs(3))
     for option in ({"label_smoothing": 0.1}, {"lm_weight": 0.5}, {"balance_classes": True}):
-        with pytest.raises(SettingsError, match=f"{next(iter(option))}=.* is not for a student"):
+        with pytest.raises(
+            SettingsError, match=f"{next(iter(option))}=.* does nothing with a teacher"
+        ):
             finetune(model, train=pairs(2), out=tmp_path / "b", **arguments, **option)

@@ -73,7 +73,10 @@ def test_a_recipe_has_the_settings_of_the_objective() -> None:
         ([*XLNET, "model.family=bert"], "objective=permutation and model.family=xlnet need each"),
         (["model.family=xlnet"], "objective=permutation and model.family=xlnet need each other"),
         (["objective=permutation"], "permutation does not use pairs"),
-        ([*XLNET, "masking.mask_ratio=0.5"], "mask_ratio does nothing with objective=permutation"),
+        (
+            [*XLNET, "masking.mask_ratio=0.5"],
+            "does nothing with objective=permutation",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(words: list[str], says: str) -> None:

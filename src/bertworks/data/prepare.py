@@ -118,6 +118,7 @@ def prepare(
         sources=tuple(map(_source_record, corpus)),
         vocabulary_hash=tokenizer.fingerprint,
         encoding=corpus_options.encoding,
+        header=corpus_options.header,
         skip_bad=corpus_options.skip_bad,
         drop_duplicates=corpus_options.drop_duplicates,
         exclude=excluded_sequences.digest if excluded_sequences else None,
@@ -143,11 +144,6 @@ def _check_settings(settings: PrepareSettings, workers: int | None) -> None:
     if workers is not None and workers < 1:
         raise SettingsError(f"workers={workers}: must be at least 1")
     split_sentences("", settings.language)
-    if settings.sentences == "lines" and settings.language != "en":
-        raise SettingsError(
-            f"language={settings.language!r} is for sentences='split'",
-            fix="With sentences='lines' each line is a sentence: leave the language out.",
-        )
 
 
 class _Run:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 
 from ..errors import DataError
-from ..settings.base import Settings
+from ..settings.base import Need, Settings
 from ..settings.literals import DataFormat, Sentences, SpanSource
 from .lines import text_encoding
 from .reading import MAX_LINE_BYTES
@@ -30,12 +29,6 @@ class LineOptions(Settings):
         except DataError as error:
             raise ValueError(f"{error.what}. {error.fix}") from None
 
-    @classmethod
-    def split(cls, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Split settings into those of this class, and the others."""
-        options = {name: value for name, value in settings.items() if name in cls.model_fields}
-        return options, {name: value for name, value in settings.items() if name not in options}
-
 
 class TableOptions(LineOptions):
     """Table format, detected if omitted."""
@@ -55,6 +48,9 @@ class CorpusOptions(LineOptions):
 
     format: DataFormat = Field(
         "auto", description="format of files whose source does not set one; detected for each file"
+    )
+    header: bool | None = Field(
+        None, description="whether the first line of tables has column names; detected if omitted"
     )
     column: str | None = Field(None, description="text column, in formats that have columns")
     skip_bad: bool = Field(False, description="skip and count unreadable input")
@@ -86,6 +82,10 @@ class VocabularySettings(Settings):
 
 class PrepareSettings(Settings):
     """Sentences, spans and shards."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(("language",), "without sentences=split", lambda own: own.sentences == "split"),
+    )
 
     sentences: Sentences = Field(
         "split", description="split: by rules; lines: each line is already one sentence"

@@ -214,6 +214,9 @@ class EmbeddingModel(ABC):
         defaults = {} if sentence is None else sentence.embed_defaults(is_query=is_query)
         if settings.keys() & {"layers", "combine"}:
             defaults.pop("layer_weights", None)
+        layers = settings.get("layers", ())
+        if isinstance(layers, int) or len(layers) == 1:
+            defaults.pop("combine", None)
         prompts = {} if sentence is None else sentence.entries.get("prompts") or {}
         name = settings.get("prompt")
         if name and name in prompts and name not in prompts.values():

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from ..data.settings import TableOptions
-from ..settings.base import Settings, with_default
+from ..settings.base import Need, Settings, with_default
 from ..settings.literals import Combine, InferencePrecision
 from ..settings.pooling import PoolingName
 
@@ -38,6 +38,10 @@ class EngineSettings(Settings):
 class LayerSettings(Settings):
     """Hidden states to use, and maximum length."""
 
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(("layer_weights",), "without combine=mean", lambda own: own.combine == "mean"),
+        Need(("combine",), "with a single layer", lambda own: len(own.layers) > 1),
+    )
     layers: tuple[int, ...] = Field(
         (-1,),
         min_length=1,
@@ -59,8 +63,6 @@ class LayerSettings(Settings):
         weights = self.layer_weights
         if weights is None:
             return self
-        if self.combine != "mean":
-            raise ValueError("layer_weights needs combine=mean")
         if len(weights) != len(self.layers) or not sum(weights):
             raise ValueError(f"layer_weights: one for each of {len(self.layers)} layers, sum not 0")
         return self
@@ -99,6 +101,9 @@ class EmbedSettings(LayerSettings):
 class TokenSettings(LayerSettings):
     """Token and word vectors."""
 
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(("pieces",), "without unit=words", lambda own: own.unit == "words"),
+    )
     unit: Literal["tokens", "words"] = Field(
         "tokens", description="one vector per token, without special tokens, or one per word"
     )
@@ -106,16 +111,17 @@ class TokenSettings(LayerSettings):
         "first", description="vector of a word: that of its first piece, or the mean of its pieces"
     )
 
-    @model_validator(mode="after")
-    def _check_pieces(self) -> Self:
-        if self.pieces == "mean" and self.unit != "words":
-            raise ValueError("pieces=mean needs unit=words")
-        return self
-
 
 class GenerationSettings(Settings):
     """Sampling."""
 
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("top_k", "top_p"),
+            "with temperature=0, which takes the most likely token (temperature=1 samples)",
+            lambda own: own.temperature > 0,
+        ),
+    )
     max_new_tokens: int = Field(40, ge=1, description="maximum number of new tokens")
     temperature: float = Field(
         0.0, ge=0, description="sampling temperature; 0: always the most likely token"
@@ -132,15 +138,6 @@ class GenerationSettings(Settings):
     )
     stop_ids: tuple[int, ...] = Field((), description="ids of tokens that end a text")
     seed: int = Field(0, description="of the draws")
-
-    @model_validator(mode="after")
-    def _check_sampling(self) -> Self:
-        if not self.temperature and (self.top_k is not None or self.top_p is not None):
-            raise ValueError(
-                "top_k and top_p need sampling, and temperature=0 takes the most likely token; "
-                "temperature=1 samples"
-            )
-        return self
 
 
 class HeldOutSettings(Settings):

@@ -8,9 +8,9 @@ valid name.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, NamedTuple, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
@@ -32,11 +32,26 @@ MAX_INTEGER = 2**53
 """Maximum of an integer without a bound of its own; every format records it exactly."""
 
 
+class Need(NamedTuple):
+    """Settings that have an effect only under a condition on the others."""
+
+    keys: tuple[str, ...]  # dotted, if in a group
+    reason: str  # after "does nothing": "without truncation=windows"
+    is_met: Callable[[Any], bool]  # takes the settings
+
+
 class Settings(BaseModel):
-    """A frozen, strictly typed group of settings; numbers are finite, and integers bounded."""
+    """A frozen, strictly typed group of settings; numbers are finite, and integers bounded.
+
+    A setting that would have no effect is an error. A class declares these in `needs`.
+    """
 
     # the settings that `--help` lists if there are too many to list all; all, if empty
     common: ClassVar[tuple[str, ...]] = ()
+    # settings of this class that have an effect only under a condition; base classes add theirs
+    needs: ClassVar[tuple[Need, ...]] = ()
+    # whether they are only checked by `check_together`: a grid reads its settings one by one
+    is_checked_later: ClassVar[bool] = False
 
     model_config = ConfigDict(
         extra="forbid",
@@ -121,6 +136,12 @@ class Settings(BaseModel):
             raise _translate(cls, error, where) from None
 
     @classmethod
+    def split(cls, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Split settings into those of this class, and the others."""
+        own = {name: value for name, value in settings.items() if name in cls.model_fields}
+        return own, {name: value for name, value in settings.items() if name not in own}
+
+    @classmethod
     def field(cls, key: str) -> FieldInfo | None:
         """Return the field of a dotted key; None if there is none."""
         name, _, rest = key.partition(".")
@@ -145,6 +166,44 @@ class Settings(BaseModel):
         metadata = cls.model_fields[name].metadata
         return any(hasattr(bound, "le") or hasattr(bound, "lt") for bound in metadata)
 
+    @classmethod
+    def all_needs(cls) -> Iterator[Need]:
+        """Yield what this class and its base classes declare."""
+        for base in cls.__mro__:
+            yield from vars(base).get("needs", ())
+
+    def unused_setting(self) -> str | None:
+        """The message for the first setting that has no effect; None if there is none."""
+        for need in self.all_needs():
+            if need.is_met(self):
+                continue
+            for key in need.keys:
+                if self._is_given(key):
+                    value = _format_value(self._value(key))
+                    return f"{key}={value} does nothing {need.reason}; leave it out"
+        return None
+
+    def _value(self, key: str) -> Any:
+        """The value of a dotted key; None in a group that is None."""
+        value: Any = self
+        for name in key.split("."):
+            value = getattr(value, name, None)
+        return value
+
+    def _is_given(self, key: str) -> bool:
+        """Whether a setting differs from its default."""
+        field = self.field(key)
+        return field is not None and self._value(key) not in (
+            None,
+            field.get_default(call_default_factory=True),
+        )
+
+    @model_validator(mode="after")
+    def _settings_have_effect(self) -> Self:
+        if not self.is_checked_later and (message := self.unused_setting()):
+            raise ValueError(message)
+        return self
+
     def check_together(self) -> None:
         """Check that settings that depend on each other fit together.
 
@@ -153,6 +212,8 @@ class Settings(BaseModel):
         Raises:
             SettingsError: two settings exclude each other, or one has no effect without another.
         """
+        if message := self.unused_setting():
+            raise SettingsError(message)
 
     def with_values(self, **values: Any) -> Self:
         """Return the same settings with some values replaced, validated again."""

@@ -23,6 +23,7 @@ from ..data.schema import RoleColumns
 from ..errors import SettingsError
 from ..nn.config import EncoderConfig
 from ..packed import Batch
+from ..settings.base import Need
 from .classifier import ClassifierTask
 from .evaluators import MultiLabelEvaluator
 from .example import LabelledExample, collate_labelled
@@ -33,9 +34,17 @@ from .text_network import ClassificationNetwork, MultiLabelNetwork, TextClassifi
 from .texts import TextSettings, TextTask, has_single_output, settings_of_checkpoint, sigmoid
 
 
+def has_no_teacher(settings: Any) -> bool:
+    """Whether a task learns from labels, also before it is known that it does."""
+    return getattr(settings, "teacher", None) is None
+
+
 class TextClassifierSettings(TextSettings):
     """Classes."""
 
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(("lm_weight", "balance_classes"), "with a teacher", has_no_teacher),
+    )
     lm_weight: float = Field(
         0.0, ge=0, le=1000, description="weight of an added next-piece prediction loss (GPT: 0.5)"
     )
@@ -134,8 +143,13 @@ class TextClassifierTask(ClassifierTask[LabelledExample], TextTask):
 class ClassificationSettings(TextClassifierSettings):
     """Labels of classification."""
 
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(("label_smoothing",), "with a teacher", has_no_teacher),
+    )
     positive_label: str | None = Field(
-        None, description="of two classes, the one whose F1 is reported; the last if omitted"
+        None,
+        description="of two classes, the one whose F1 is reported; the last if omitted; of any "
+        "number, the one whose probability `search --rerank` ranks by",
     )
     no_label: str | None = Field(
         None,

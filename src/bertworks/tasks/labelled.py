@@ -39,6 +39,8 @@ def detected_setting(default: Any, description: str) -> Any:
 class TaskSettings(Settings):
     """Sequence length and output layer."""
 
+    is_checked_later = True
+
     max_seq_length: int = Field(128, ge=4, description="maximum tokens per sequence")
     dropout: float | None = Field(None, ge=0, lt=1, description="dropout before the output layer")
 

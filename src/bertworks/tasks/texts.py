@@ -21,6 +21,7 @@ from ..data.rows import Row, Rows
 from ..data.schema import TEXT_NAMES, Role, RoleColumns, Schema, find_columns
 from ..errors import CheckpointError, DataError, SettingsError
 from ..nn.config import ClassifierPooling, EncoderConfig
+from ..settings.base import Need
 from ..text.encoding import Encoding
 from ..text.tokenizer import Tokenizer
 from ..text.windows import segment_windows
@@ -69,6 +70,13 @@ VALUED_TEXTS = _ValueSchema(*_ROLES)
 class TextSettings(TaskSettings):
     """Text columns, long texts, and pairs of texts."""
 
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("window_pooling", "stride"),
+            "without truncation=windows",
+            lambda own: own.truncation == "windows",
+        ),
+    )
     text_column: str | None = Field(None, description="column name or number; detected if omitted")
     pair_column: str | None = Field(None, description="column of the second text")
     label_column: str | None = Field(None, description="column name or number; detected if omitted")
@@ -99,14 +107,7 @@ class TextSettings(TaskSettings):
 
     def check_together(self) -> None:
         super().check_together()
-        if self.truncation != "windows":
-            if self.window_pooling != "mean":
-                raise SettingsError(
-                    f"window_pooling={self.window_pooling!r} needs truncation='windows'"
-                )
-            if self.stride is not None:
-                raise SettingsError(f"stride={self.stride} needs truncation='windows'")
-        elif self.both_orders:
+        if self.truncation == "windows" and self.both_orders:
             raise SettingsError("truncation='windows' and both_orders=true exclude each other")
         check_stride(self.stride, self.max_seq_length)
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ..data.rows import Rows
-from ..data.tables import Table, read_rows, reiterable
+from ..data.tables import Table, check_table_options, read_rows, reiterable
 from ..data.unlabelled import LabelledTableOptions, counted_unlabelled, without_unlabelled
 from ..errors import DataError, OtherRunError, SettingsError, did_you_mean
 from ..runs.run_directory import RunDirectory
@@ -75,6 +75,7 @@ class LabelledData:
         assert isinstance(options, LabelledTableOptions), "how tables are read"
         if isinstance(train, str) and train == "-":
             raise DataError("training rows cannot be read from standard input", fix="Give a file.")
+        check_table_options(options.table_options(), train, dev)
         as_table = {"columns": options.named_columns(), **options.table_options()}
         rows = read_rows(reiterable(train), **as_table)  # once for the labels, once for the rows
         if options.drop_unlabelled:

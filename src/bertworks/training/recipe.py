@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, Self, Unpack
+from typing import Any, ClassVar, Literal, Self, Unpack
 
 from pydantic import (
     Field,
@@ -19,7 +20,7 @@ from pydantic import (
 from ..errors import CheckpointError, SettingsError, did_you_mean
 from ..inference.settings import HeldOutSettings
 from ..nn.config import HEAD_DROPOUTS, STATIC_SETTINGS, EncoderConfig
-from ..settings.base import Settings
+from ..settings.base import Need, Settings
 from ..settings.keywords import PretrainKeywords
 from ..settings.literals import InitialAttention, Objective
 from ..tasks.pretraining.instances import InstanceSettings
@@ -31,9 +32,6 @@ from ..tasks.pretraining.settings import (
     SkipGramSettings,
 )
 from .settings import MOST_EXAMPLES, MOST_TOKENS, FitSettings
-
-_FORMATS_THAT_FILL = ("full-sentences", "doc-sentences")
-_OF_SPANS = ("span_lengths", "max_span_words", "span_geometric_p")
 
 _WITHOUT_PAIRS = {
     "causal": "the [CLS] of a causal encoder sees only itself, and cannot predict next sentences",
@@ -160,12 +158,48 @@ class PhaseSettings(Settings):
         return self
 
 
+def _has_other_format(format: str, settings: PretrainSettings) -> bool:
+    return settings.instances.format != format
+
+
+def _needs_other_objective(objective: str, what: str, *keys: str) -> Need:
+    """What has no effect with an objective."""
+    reason = f"with objective={objective}, which {what}"
+    return Need(
+        tuple(f"masking.{key}" for key in keys), reason, lambda own: own.objective != objective
+    )
+
+
+_NEEDS = (
+    _needs_other_objective("causal", "masks nothing", *MaskingSettings.model_fields),
+    _needs_other_objective("skip_gram", "masks nothing", *MaskingSettings.model_fields),
+    _needs_other_objective(
+        "permutation", "replaces nothing", "mask_ratio", "random_ratio", "replace"
+    ),
+    Need(
+        ("masking.span_lengths", "masking.max_span_words", "masking.span_geometric_p"),
+        "without masking.unit=span",
+        lambda own: own.masking.unit == "span",
+    ),
+    Need(("masking.dupe_factor",), "without masking.static=true", lambda own: own.masking.static),
+    *(
+        Need(
+            ("instances.short_seq_prob", "instances.next_sentence_balance"),
+            f"with instances.format={format}",
+            partial(_has_other_format, format),
+        )
+        for format in ("full-sentences", "doc-sentences")
+    ),
+)
+
+
 class PretrainSettings(FitSettings):
     """Data, objective and length of the run.
 
     In a recipe file, the value `REQUIRED` marks a setting that the user must give as `key=value`.
     """
 
+    needs: ClassVar[tuple[Need, ...]] = _NEEDS
     data: str = Field(description="directory written by `prepare`")
     objective: Objective = Field(
         "mlm",
@@ -283,14 +317,6 @@ class PretrainSettings(FitSettings):
         return self
 
     @model_validator(mode="after")
-    def _has_effect(self) -> Self:
-        for group, key, why in _without_effect(self.model_dump()):
-            settings = getattr(self, group)
-            if getattr(settings, key) != type(settings).model_fields[key].default:
-                raise ValueError(f"{group}.{key} does nothing {why}; leave it out")
-        return self
-
-    @model_validator(mode="after")
     def _objectives_fit(self) -> Self:
         objective, begins = self.objective, self.init_checkpoint is not None
         for group in ("distillation", "replaced_tokens", "skip_gram"):
@@ -356,28 +382,6 @@ class PretrainSettings(FitSettings):
             share += phase.share
             ends.append(round(share * self.steps))
         return [end - start for start, end in zip([0, *ends], ends, strict=False)]
-
-
-def _without_effect(tree: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield group, setting and reason for each setting that has no effect given the others.
-
-    Args:
-        tree: all settings of a run.
-    """
-    masking, format = tree["masking"], tree["instances"]["format"]
-    if (objective := tree["objective"]) in ("causal", "skip_gram"):
-        why = f"with objective={objective}, which masks nothing"
-        yield from (("masking", key, why) for key in MaskingSettings.model_fields)
-    if objective == "permutation":
-        why = "with objective=permutation, which replaces nothing"
-        yield from (("masking", key, why) for key in ("mask_ratio", "random_ratio", "replace"))
-    if masking["unit"] != "span":
-        yield from (("masking", key, "without masking.unit=span") for key in _OF_SPANS)
-    if not masking["static"]:
-        yield "masking", "dupe_factor", "without masking.static=true"
-    if format in _FORMATS_THAT_FILL:
-        for key in ("short_seq_prob", "next_sentence_balance"):
-            yield "instances", key, f"with instances.format={format}"
 
 
 def find_recipe(name: str | Path) -> Path:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 from pydantic import Field, create_model, model_validator
 
 from ..errors import SettingsError
-from ..settings.base import Settings, with_default
+from ..settings.base import Need, Settings, with_default
 from ..settings.literals import Precision
 
 if TYPE_CHECKING:
@@ -45,6 +45,14 @@ def suitable_rate(hidden_size: int) -> float | None:
 
 class OptimizerSettings(Settings):
     """Optimizer and learning rate."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("decay_share",),
+            "without schedule=warmup-stable-decay",
+            lambda own: own.schedule == "warmup-stable-decay",
+        ),
+    )
 
     optimizer: Literal["adamw", "lamb"] = Field(
         "adamw", description="lamb is for very large batches (You et al. 2019)"
@@ -97,13 +105,6 @@ class OptimizerSettings(Settings):
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas={self.betas}: both must lie in [0, 1)")
         return self
-
-    @property
-    def unused_decay_share(self) -> str | None:
-        """The message for a `decay_share` that has no effect; None if it has one or is not set."""
-        if self.decay_share is None or self.schedule == "warmup-stable-decay":
-            return None
-        return f"decay_share={self.decay_share} does nothing without schedule=warmup-stable-decay"
 
     def rate(self, step: int, total: int) -> float:
         """The learning rate of update number `step`, counted from 0, of `total`."""
@@ -275,20 +276,20 @@ class FitSettings(TrainingSettings):
     def _check_batches_and_decay(self) -> Self:
         if self.batch_size is not None and self.batch_tokens is not None:
             raise ValueError("batch_size and batch_tokens exclude each other; set one to null")
-        if (unused := self.unused_decay_share) is not None:
-            raise ValueError(unused)
         return self
-
-
-_DEPENDENT_SETTINGS = {
-    "lora_rank": ("lora_alpha", "lora_dropout", "lora_targets"),
-    "teacher": ("temperature",),
-}
-"""For each setting, those that have no effect without it."""
 
 
 class AdapterSettings(Settings):
     """Low-rank adapters (LoRA), trained in place of the layers."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        # An explicit `lora_rank=null` counts, since a grid may list it with other ranks.
+        Need(
+            ("lora_alpha", "lora_dropout", "lora_targets"),
+            "without lora_rank",
+            lambda own: "lora_rank" in own.model_fields_set,
+        ),
+    )
 
     lora_rank: int | None = Field(
         None,
@@ -320,6 +321,10 @@ class FinetuneSettings(TrainingSettings, AdapterSettings):
     pre-trained here carry it (`suitable_rate`), and it is the default for them.
     """
 
+    is_checked_later = True
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(("temperature",), "without teacher", lambda own: "teacher" in own.model_fields_set),
+    )
     common: ClassVar = (
         *("epochs", "batch_size", "learning_rate", "warmup", "weight_decay", "freeze_layers"),
         *("lora_rank", "seed", "precision", "micro_batch_tokens", "eval_every", "best_metric"),
@@ -392,28 +397,16 @@ class FinetuneSettings(TrainingSettings, AdapterSettings):
     def check_together(self) -> None:
         """Check that each given setting has an effect together with the others.
 
-        An explicit `lora_rank=null` counts as given, since a grid may list it with other ranks.
-
         Raises:
             SettingsError: a setting needs one that is not given, or an epoch that is never reached.
         """
         super().check_together()
-        if (unused := self.unused_decay_share) is not None:
-            raise SettingsError(unused)
         if self.unfreeze_epochs is not None and self.unfreeze_epochs > self.epochs:
             raise SettingsError(
                 f"unfreeze_epochs={self.unfreeze_epochs:g} is more than epochs={self.epochs:g}: "
                 "only the head would learn",
                 fix="Lower it, or give more epochs.",
             )
-        for key, others in _DEPENDENT_SETTINGS.items():
-            for other in others:
-                value = getattr(self, other)
-                is_given = value != type(self).model_fields[other].default
-                if is_given and key not in self.model_fields_set:
-                    raise SettingsError(
-                        f"{other}={value} does nothing without {key}", fix=f"Give {key} too."
-                    )
 
     def fit_settings(self, steps_per_epoch: int) -> FitSettings:
         """Return settings of the training loop, with epochs converted to steps."""

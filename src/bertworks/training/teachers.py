@@ -95,9 +95,6 @@ def _student_of_classifier(
             f"teacher={settings.teacher}: it is not a classifier with one label per row",
             fix="Give one that `finetune classification` made.",
         )
-    for option in ("balance_classes", "label_smoothing", "lm_weight"):
-        if value := getattr(options, option):
-            raise SettingsError(f"{option}={value} is not for a student; it learns probabilities")
     columns = _columns(rows, dev, options)
     reader = teacher.task.with_columns(columns, rows.name)
     values = options.model_dump(include=set(ClassificationSettings.model_fields))
@@ -143,13 +140,6 @@ def _student_of_sentence_encoder(
     progress: Progress | None,
 ) -> tuple[StudentTask, list[LabelledExample]]:
     assert isinstance(options, RetrievalSettings) and settings.teacher is not None
-    for option in ("loss", "negative_columns", "symmetric"):
-        if value := getattr(options, option):
-            raise SettingsError(f"{option}={value} is not for a student, which learns from texts")
-    if settings.temperature != 1:
-        raise SettingsError(
-            f"temperature={settings.temperature} is for classifiers, but this teacher gives vectors"
-        )
     teacher = load(settings.teacher, device=device)
     text_columns = find_columns(rows, text=options.text_column, labelled=False)
     if text_columns.pair is not None:

@@ -197,10 +197,10 @@ def test_scores_have_one_loss_and_no_other_side() -> None:
     rows = [{"sentence1": "a", "sentence2": "b", "score": score} for score in (0.5, 1.0)]
     with pytest.raises(SettingsError, match="score_column='score' is not for loss=in-batch"):
         task_from(rows, loss="in-batch", score_column="score")
-    with pytest.raises(SettingsError, match="symmetric=true is not for loss=cosine"):
+    with pytest.raises(SettingsError, match="symmetric=True does nothing without loss=in-batch"):
         task_from(rows, symmetric=True)
     triple = {"query": "a", "positive": "b", "negative": "c"}
-    with pytest.raises(SettingsError, match="symmetric=true is not for loss=triplet"):
+    with pytest.raises(SettingsError, match="symmetric=True does nothing without loss=in-batch"):
         task_from([triple], symmetric=True, loss="triplet")
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from ...settings.base import Need
 from ...settings.pooling import TrainedPooling
 from ..labelled import TaskSettings
 
@@ -18,8 +19,33 @@ Loss = Literal["in-batch", "triplet", "cosine"]
 """
 
 
+_WITHOUT_TEACHER = (
+    *("loss", "scale", "symmetric", "margin", "score_range", "negative_columns"),
+    "temperature",  # of classifiers
+)
+
+
 class RetrievalSettings(TaskSettings):
     """Columns, loss and pooling of retrieval."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            _WITHOUT_TEACHER,
+            "with a teacher, whose vectors are learned",
+            lambda own: getattr(own, "teacher", None) is None,
+        ),
+        Need(
+            ("scale", "symmetric"),
+            "without loss=in-batch",
+            lambda own: own.loss in (None, "in-batch"),
+        ),
+        Need(("margin",), "without loss=triplet", lambda own: own.loss == "triplet"),
+        Need(
+            ("score_range",),
+            "without scores (loss=cosine)",
+            lambda own: own.loss in (None, "cosine") or own.score_column is not None,
+        ),
+    )
 
     scale: float = Field(
         20.0,

@@ -89,8 +89,6 @@ class RetrievalTask(LabelledTask[LabelledExample]):
             raise _missing_column_error(rows, "scores", "score_column")
         if loss == "triplet" and not columns["negatives"]:
             raise _missing_column_error(rows, "negatives", "negative_columns")
-        if settings.symmetric and loss != "in-batch":
-            raise SettingsError(f"symmetric=true is not for loss={loss}")
         if loss != "cosine":
             columns["score"] = None
         values = settings.model_dump(include=set(cls.settings_class.model_fields))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ...errors import SettingsError
+from ...settings.base import Need
 from ..labelled import TaskSettings, detected_setting
 from .notation import find_notation, read_tag
 from .tags import Scheme, split_tag
@@ -18,6 +18,19 @@ Decoding = Literal["constrained", "free"]
 
 class TaggingSettings(TaskSettings):
     """Columns, tags and windows of tagging."""
+
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(
+            ("document_column",),
+            "without document_context=true",
+            lambda own: own.document_context,
+        ),
+        Need(
+            ("decoding",),
+            "with tags that mark no spans",
+            lambda own: own.spans or not (own.labels or own.scheme == "plain"),
+        ),
+    )
 
     word_column: str | None = Field(None, description="column name or number; detected if omitted")
     tag_column: str | None = Field(None, description="column name or number; detected if omitted")
@@ -53,13 +66,6 @@ class TaggingSettings(TaskSettings):
     spellings: tuple[str, ...] = detected_setting(
         (), "words of the training data that BERT's basic tokenization would split"
     )
-
-    def check_together(self) -> None:
-        super().check_together()
-        if self.document_column is not None and not self.document_context:
-            raise SettingsError(
-                f"document_column={self.document_column!r} needs document_context=true"
-            )
 
     @model_validator(mode="after")
     def _check_labels(self) -> Self:

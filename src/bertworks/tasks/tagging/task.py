@@ -116,7 +116,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
                 "max_seq_length": checkpoint.max_length,
                 "dropout": checkpoint.dropout(cls.head),
                 # Published models use different schemes, and may lack some of a scheme's tags.
-                "decoding": "free",
+                **({} if notation is None else {"decoding": "free"}),
             }
         )
         return cls(checkpoint.tokenizer, settings)
