@@ -42,10 +42,15 @@ KEYWORDS: dict[str, tuple[str, tuple[str, ...], Iterable[type[BaseModel]]]] = {
     "TableKeywords": ("Format of a table.", (), [TableOptions]),
     "EngineKeywords": ("Inference.", (), [inference.EngineSettings]),
     "RowKeywords": ("Settings of `predict` and `stream`.", ("TableKeywords", "EngineKeywords"), []),
+    "LabelledTableKeywords": (
+        "Format of a table of labelled rows.",
+        ("TableKeywords",),
+        [LabelledTableOptions],
+    ),
     "EvaluateKeywords": (
         "Settings of `evaluate`.",
-        ("RowKeywords",),
-        [LabelledTableOptions, inference.HeldOutEvaluationSettings],
+        ("LabelledTableKeywords", "EngineKeywords"),
+        [inference.HeldOutEvaluationSettings],
     ),
     "LayerKeywords": ("Hidden states to use.", (), [inference.LayerSettings]),
     "VectorKeywords": ("Text vectors.", ("LayerKeywords",), [inference.EmbedSettings]),

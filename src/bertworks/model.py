@@ -16,7 +16,7 @@ from .checkpoints.saving import SavedModel, SavedTask, save_model
 from .checkpoints.sentence_settings import SentenceSettings
 from .data.rows import Row
 from .data.settings import TableOptions
-from .data.tables import Table
+from .data.tables import Table, check_table_options
 from .data.text_inputs import (
     Texts,
     as_texts,
@@ -267,6 +267,7 @@ class Model(EmbeddingModel):
         self._check_predicts()
         options, others = TableOptions.split(settings)
         engine_settings = EngineSettings.parse(others)
+        check_table_options(options, data)
         source = texts_or_data(rows, data)
         task, network = self._task_and_network()
         if data is None:
@@ -313,6 +314,7 @@ class Model(EmbeddingModel):
         self._check_predicts()
         options, others = TableOptions.split(settings)
         engine_settings = EngineSettings.parse(others)
+        check_table_options(options, data)
         self._check_workers(workers, on)
         if engine_settings.precision == "auto":
             precision = engine.resolve_precision("auto", self.network)

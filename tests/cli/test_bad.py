@@ -25,7 +25,6 @@ from .conftest import CPU, SMALL, World, bertworks, fails, succeeds
         (["vocb", "x", "--out", "y"], "Did you mean 'vocab'"),
         (["vocab", "x"], "missing option '--out'"),
         (["vocab", "x", "--ot", "y"], "--out"),
-        (["vocab", "x", "--out", "y", "--format", "docx"], "'jsonl'"),
         (["prepare", "x", "--out", "y"], "--tokenizer"),
         (["prepare", "x", "--tokenizer", "t", "--out", "y", "--workers", "0"], "--workers"),
         (["pretrain", "tiny"], "--out"),
@@ -116,6 +115,7 @@ def test_encoding_and_format_are_options_of_every_verb(world: World, tmp_path: P
         succeeds(*words, *options)
     assert "Grüße,dry,".encode() in (out / "a.csv").read_bytes()
     fails(*words, "--encoding", "latin-17", says="nearest valid name")
+    fails("vocab", table, "--out", out, "--format", "docx", says="'jsonl'")
     fails(
         *(*("predict", world.classifier, "--data", world.dev), *("--out", tmp_path / "a.xlsx")),
         says="cannot be written as .xlsx. Name it .tsv, .csv or .jsonl",

@@ -257,7 +257,7 @@ def test_doubtful_header_of_a_table_gives_a_warning(world: World, tmp_path: Path
     named = bertworks(*words, "--header")
     assert named.stderr == ""
     assert named.stdout.splitlines()[0].startswith("row\tprose\tprediction.label")
-    fails("predict", world.classifier, "text", "--header", says="need --data FILE", status=2)
+    fails("predict", world.classifier, "text", "--header", says="header=True is for files")
     fails(*words, "--pair", "a", says="--pair is only for texts", status=2)
 
 

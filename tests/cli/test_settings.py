@@ -77,12 +77,14 @@ def test_settings_are_read_from_a_file(verb: str, tmp_path: Path) -> None:
         "search": ["m", "f", "a text"],
         "distil": ["static", "m"],
         "vocab": ["f"],
+        "score": ["tagging", "--data", "f"],
+        "add-tokens": ["m", "f"],
         "prepare": ["f", "--tokenizer", "v"],
         "evaluate": ["m", "--data", "f"],
         "lab": ["compare", "m", "--data", "f"],
         "next-sentence": ["m", "a text", "another"],
     }.get(verb, ["m", "a text"])
-    writes = verb in ("embed", "features", "vocab", "prepare", "distil")
+    writes = verb in (*("embed", "features", "vocab", "prepare", "distil"), "add-tokens", "shrink")
     out = ["--out", tmp_path / "out.npy"] if writes else []
     fails(verb, *arguments, *out, "--settings", file, says="unknown setting 'no_such_setting'")
 

@@ -69,6 +69,7 @@ def test_each_format_is_read_as_documents_and_as_texts(
         ("a.csv", "a\tb\nc\td\n", "csv", "csv"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.* by its content")
 def test_the_format_is_that_of_the_first_rule(
     name: str, content: str, as_table: DataFormat, as_corpus: DataFormat
 ) -> None:

@@ -141,10 +141,10 @@ def test_standard_input_is_read_by_the_same(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
 
     set_stdin("Grüße\n".encode("latin-1"))
-    assert list(lines_of(["-"], encoding="latin-1")) == ["Grüße"]
+    assert list(lines_of(["-"], {"encoding": "latin-1"})) == ["Grüße"]
     set_stdin(b"x" * 20)
     with pytest.raises(DataError, match="standard input:1: the line is longer than 10 bytes"):
-        list(lines_of(["-"], max_line_bytes=10))
+        list(lines_of(["-"], {"max_line_bytes": 10}))
     set_stdin("text\tlabel\nGrüße\t1\n".encode("latin-1"))
     (row,) = read_rows("-", encoding="latin-1")
     assert row.values == {"text": "Grüße", "label": "1"}

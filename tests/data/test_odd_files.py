@@ -17,7 +17,14 @@ from bertworks.data.rows import Rows
 from bertworks.data.schema import find_columns
 from bertworks.data.tables import read_rows
 from bertworks.data.text_inputs import read_texts
-from bertworks.errors import DataError, SettingsError, did_you_mean, shorten_list, truncate_repr
+from bertworks.errors import (
+    BertworksWarning,
+    DataError,
+    SettingsError,
+    did_you_mean,
+    shorten_list,
+    truncate_repr,
+)
 from bertworks.inference.prediction_files import write_predictions
 from bertworks.tasks.labels import read_label_names
 from bertworks.tasks.tagging.columns import SCHEMA as WORDS
@@ -39,6 +46,7 @@ def values_of(rows: Rows) -> list[dict[str, Any]]:
 )
 @pytest.mark.parametrize("blank", [" ", "\t"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.filterwarnings("ignore:.* by its content")
 def test_conll_is_seen(tmp_path: Path, name: str, blank: str, end: str) -> None:
     file = write(tmp_path / name, CONLL.replace(" ", blank).replace("\n", end))
     rows = read_rows(file)
@@ -49,6 +57,17 @@ def test_conll_is_seen(tmp_path: Path, name: str, blank: str, end: str) -> None:
         find_columns(rows)
 
 
+def test_a_format_against_the_suffix_is_reported(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.txt", CONLL)
+    says = r"a\.txt: read as conll, by its content\. If it is not, .* \(format=F\), such as tsv"
+    with pytest.warns(BertworksWarning, match=says):
+        read_rows(file)
+    read_rows(file, format="conll")
+    read_rows(write(tmp_path / "a.conll", CONLL))
+    read_rows(write(tmp_path / "b.txt", '{"text": "a"}\n' * 2))
+
+
+@pytest.mark.filterwarnings("ignore:.* by its content")
 def test_conll_by_its_marks_or_tags(tmp_path: Path) -> None:
     four = "-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\n\nPeter NNP B-NP B-PER\n"
     assert len(list(read_rows(write(tmp_path / "eng.train", four)))) == 2
@@ -75,6 +94,7 @@ def test_other_tables_are_not_taken_for_conll(tmp_path: Path, content: str) -> N
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore:.* by its content")
 def test_real_files_are_read_under_other_names(data_dir: Path, tmp_path: Path) -> None:
     for source, name in (("wnut17/dev.conll", "emerging.dev"), ("wnut17/dev.conll", "dev.txt")):
         file = write(tmp_path / name, (data_dir / source).read_bytes())
@@ -174,6 +194,7 @@ def test_format_argument_overrides_the_file_name(tmp_path: Path) -> None:
         ("__label__a one\n__label__a __label__b\n", {}, "no text after the label '__label__b'"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.* by its content")
 def test_labels_before_texts_are_read(
     tmp_path: Path, content: str, options: Any, rows: list[tuple[Any, str]] | str
 ) -> None:

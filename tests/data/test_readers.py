@@ -395,16 +395,35 @@ def test_a_named_column_shows_that_a_table_has_a_header(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "advice"),
     [
-        ("title,body\nA,B c\n", "write a line of column names above$"),
-        ("Ab c,d e\nFg h,i j\n", r"give --column NAME \(column=NAME\)$"),
+        ("title,body\nA,B c\n", r"give --no-header \(header=false\)$"),
+        ("Ab c,d e\nFg h,i j\n", r"give --header \(header=true\)$"),
     ],
 )
-def test_a_doubtful_header_of_a_corpus_is_named_without_options_of_tables(
+def test_a_doubtful_header_of_a_corpus_is_named_with_the_option(
     tmp_path: Path, content: str, advice: str
 ) -> None:
     (tmp_path / "f.csv").write_text(content)
     with pytest.warns(BertworksWarning, match=advice):
         paragraphs(tmp_path / "f.csv", skip_bad=True)
+
+
+@pytest.mark.parametrize(("header", "texts"), [(True, [["b"]]), (False, [["text"], ["b"]])])
+def test_the_header_of_a_corpus_can_be_given(
+    tmp_path: Path, header: bool, texts: list[list[str]]
+) -> None:
+    (tmp_path / "f.csv").write_text("text\nb\n")
+    assert paragraphs(tmp_path / "f.csv", header=header, column=None if header else "1") == texts
+    (tmp_path / "f.txt").write_text("b\n")
+    with pytest.raises(DataError, match="is for tsv and csv, and no file is one"):
+        paragraphs(tmp_path / "f.txt", header=header)
+
+
+def test_prose_in_a_tsv_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "f.tsv").write_text("A river rose.\nIt fell.\n")
+    says = r"f\.tsv: lines without a tab are a document each\. If it is prose, give --format text"
+    with pytest.warns(BertworksWarning, match=says):
+        assert paragraphs(tmp_path / "f.tsv") == [["A river rose."], ["It fell."]]
+    assert paragraphs(tmp_path / "f.tsv", format="text") == [["A river rose.", "It fell."]]
 
 
 def test_data_sets_of_the_hub_are_read(tmp_path: Path) -> None:

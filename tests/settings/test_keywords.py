@@ -33,7 +33,7 @@ def wrong(model: bw.Model) -> None:
     bw.pretrain("tiny", out="d", model={"sizes": "mini"})
     model.embed(["a"], combine="avg")
     model.predict("a", pooling="cls")
-    model.evaluate("f", precision="fp16")
+    model.evaluate("f", precision="fp8")
     model.generate("a", top_q=3)
 """
 

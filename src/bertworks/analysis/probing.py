@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..data.rows import Rows, text_of
-from ..data.tables import Table, read_rows, reiterable
+from ..data.tables import Table, check_table_options, read_rows, reiterable
 from ..errors import DataError, import_optional
 from ..inference.settings import TextProbeSettings
 from ..loading import load
@@ -84,6 +84,7 @@ def probe(
     options = ClassificationSettings(
         text_column=probe_settings.text_column, label_column=probe_settings.label_column
     )
+    check_table_options(probe_settings.table_options(), train, dev)
     tables = [_open_rows(table, probe_settings) for table in (train, dev)]
     task = ClassificationTask.from_table(loaded_model.tokenizer, tables[0], options)
     if task.settings.pair_column is not None:
@@ -167,6 +168,7 @@ def compare(
         DataError, SettingsError, BertworksError: as in `probe`; or there are fewer than four rows.
     """
     asked = TextProbeSettings.parse(settings)
+    check_table_options(asked.table_options(), table)
     table_rows = _open_rows(table, asked)
     rows = list(table_rows)
     if len(rows) < 4:

@@ -11,8 +11,9 @@ import inspect
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 import annotated_types
 from pydantic import BaseModel
@@ -270,8 +271,14 @@ def settings_class(verb: str, task: str | None = None) -> type[Settings]:
     return settings_of(find_labelled_task(task))
 
 
+@cache
 def declared_class(verb: str) -> type[Settings]:
     """Return the class of a verb's settings, without those of a task."""
-    module, _, name = VERB_SETTINGS[verb].partition(":")
-    schema: type[Settings] = getattr(importlib.import_module(f"bertworks.{module}"), name)
-    return schema
+    classes: list[type[Settings]] = []
+    for place in VERB_SETTINGS[verb]:
+        module, _, name = place.partition(":")
+        classes.append(getattr(importlib.import_module(f"bertworks.{module}"), name))
+    if len(classes) == 1:
+        return classes[0]
+    members = {"__doc__": f"The settings of `{verb}`.", "__module__": classes[0].__module__}
+    return cast(type[Settings], type(classes[0].__name__, (*reversed(classes),), members))

@@ -13,11 +13,11 @@ from ..errors import DataError, SettingsError
 from ..settings import literals
 from ..utils.progress import Progress
 from .app import verb
-from .corpus_options import Corpus, CorpusInput, Reading, show_read_counts
+from .corpus_options import Corpus, CorpusInput, show_read_counts
 from .devices import DeviceOption
 from .display import JsonDisplay, TextDisplay
 from .models import AdaptedModel, ModelSource, PlainModel, TaskModel
-from .options import Overwrite, SettingsOption, Table
+from .options import Overwrite, SettingsOption
 from .outputs import output
 from .texts import Column
 
@@ -196,7 +196,6 @@ def distil(
     words: str | None = None,
     data: str | None = None,
     column: Column = None,
-    table: Table,
     vectors: str | None = None,
     overwrite: Overwrite = False,
     settings: SettingsOption,
@@ -219,16 +218,16 @@ def distil(
     """
     from ..convert.static_distillation import distil_static
     from ..convert.static_settings import StaticTrainingSettings
+    from ..data.settings import TableOptions
     from ..data.text_inputs import read_texts
 
-    training_settings = {
-        name: settings.pop(name) for name in StaticTrainingSettings.model_fields if name in settings
-    }
+    training_settings, settings = StaticTrainingSettings.split(settings)
+    table, settings = TableOptions.split(settings)
     if data is None:
-        for name, value in {"column": column, "vectors": vectors, **table}.items():
+        for name, value in {"column": column, "vectors": vectors}.items():
             if value is not None:
                 ctx.fail(f"--{name} needs --data FILE.")
-        for name, value in training_settings.items():
+        for name, value in {**training_settings, **table}.items():
             raise SettingsError(f"{name}={value} does nothing without texts", fix="Give --data.")
     with output(out, [words, data], model=model, kind="whole directory", overwrite=overwrite):
         file = None if words is None else read_texts(words).without_blank()
@@ -332,7 +331,7 @@ def add_tokens(
     column: str | None = None,
     out: Out,
     overwrite: Overwrite = False,
-    table: Table,
+    settings: SettingsOption,
     display: TextDisplay,
 ) -> None:
     """Add words to the vocabulary; each new vector starts as the mean of its old pieces.
@@ -348,7 +347,7 @@ def add_tokens(
 
     with output(out, [file], model=model, kind="whole directory", overwrite=overwrite):
         words = {}
-        for place, word in read_texts(file, column=column, **table).without_blank():
+        for place, word in read_texts(file, column=column, **settings).without_blank():
             if "\t" in word.strip():
                 fix = "Read it as a table: --format tsv." if file.endswith(".txt") else None
                 raise DataError(f"{word!r} has a tab", where=place, fix=fix)
@@ -374,7 +373,7 @@ def shrink(
     corpus: Corpus,
     *,
     out: Out,
-    reading: Reading,
+    settings: SettingsOption,
     overwrite: Overwrite = False,
     display: TextDisplay,
 ) -> None:
@@ -385,7 +384,7 @@ def shrink(
     """
     from ..convert.model_editing import shrink as keep_used
 
-    texts = CorpusInput(corpus, **reading)
+    texts = CorpusInput(corpus, **settings)
     with output(
         out,
         texts.paths,

@@ -11,8 +11,7 @@ from .app import verb
 from .corpus_options import (
     Corpus,
     CorpusInput,
-    Reading,
-    Selection,
+    Exclude,
     corpus_facts,
     show_read_counts,
 )
@@ -32,8 +31,7 @@ def vocab(
     workers: WorkerOptions,
     settings: SettingsOption,
     cased: bool = False,
-    reading: Reading,
-    selection: Selection,
+    exclude: Exclude = None,
     display: TextDisplay,
 ) -> None:
     """Train a WordPiece vocabulary from a corpus.
@@ -47,8 +45,9 @@ def vocab(
     from ..data.settings import VocabularySettings
     from ..text.vocabulary import train_vocabulary
 
-    options = VocabularySettings.parse(settings | ({"lowercase": False} if cased else {}))
-    texts = CorpusInput(corpus, **reading, **selection)
+    own, reading = VocabularySettings.split(settings)
+    options = VocabularySettings.parse(own | ({"lowercase": False} if cased else {}))
+    texts = CorpusInput(corpus, exclude=exclude, **reading)
     with (
         output(out, texts.paths, folders=True, kind="whole directory", overwrite=overwrite),
         stopwatch() as seconds,
@@ -82,8 +81,7 @@ def prepare(
     workers: WorkerOptions,
     part: Part = None,
     settings: SettingsOption,
-    reading: Reading,
-    selection: Selection,
+    exclude: Exclude = None,
     display: TextDisplay,
 ) -> None:
     """Prepare a corpus for `pretrain`: sentences and token ids.
@@ -118,9 +116,8 @@ def prepare(
             overwrite=overwrite,
             progress=record_progress,
             **workers,
+            exclude=exclude or (),
             **settings,
-            **reading,
-            **selection,
         )
     facts = corpus_facts(manifest)
     if settings.get("spans", "none") != "none":

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from ..settings import literals
 from ..utils.formatting import format_count
 from ..utils.progress import Update
 from .display import Display
-from .option_groups import OptionGroup
-from .options import Lines
 
 if TYPE_CHECKING:
     from ..data.manifest import Manifest
@@ -29,42 +26,14 @@ Corpus = Annotated[
 ]
 
 
-def _reading(
-    *,
-    format: literals.DataFormat = "auto",
-    column: str | None = None,
-    lines: Lines,
-    skip_bad: bool = False,
-) -> dict[str, Any]:
-    """How a corpus is read.
-
-    Args:
-        format: File format; auto detects it for each file.
-        column (NAME): Text column, in formats that have columns.
-        skip_bad: Skip and count unreadable input.
-    """
-    return {"format": format, "column": column, "skip_bad": skip_bad, **lines}
-
-
-Reading = Annotated[dict[str, Any], OptionGroup(_reading)]
-"""Options for reading a corpus, as keyword arguments of `prepare`."""
-
-
-def _selection(
-    *, drop_duplicates: bool = False, exclude: list[str] | None = None
-) -> dict[str, Any]:
-    """Which documents are left out.
-
-    Args:
-        drop_duplicates: Drop documents whose text occurred before.
-        exclude (FILE): Leave out documents that share 13 consecutive words with this evaluation
-            data (a table, SQuAD JSON, CoNLL, text); may be repeated.
-    """
-    return {"drop_duplicates": drop_duplicates, "exclude": exclude or ()}
-
-
-Selection = Annotated[dict[str, Any], OptionGroup(_selection)]
-"""Which documents are left out, as keyword arguments of `prepare`."""
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE",
+        help="Leave out documents that share 13 consecutive words with this evaluation data (a "
+        "table, SQuAD JSON, CoNLL, text); may be repeated.",
+    ),
+]
 
 
 class CorpusInput:
@@ -79,7 +48,7 @@ class CorpusInput:
         self,
         corpus: list[str],
         *,
-        exclude: Sequence[str] = (),
+        exclude: Sequence[str] | None = None,
         **options: Unpack[CorpusKeywords],
     ) -> None:
         from ..data.documents import ReadCounts, read_documents

@@ -13,14 +13,10 @@ from .devices import DeviceOption, ModelWorkers
 from .display import Display, JsonDisplay
 from .models import ModelOption, TaskModel
 from .options import (
-    DropUnlabelled,
-    Header,
-    LabelledTable,
     Overwrite,
     Page,
     SettingsOption,
     SettingsWords,
-    Table,
 )
 from .outputs import check_page, check_present, output
 from .training_options import Dev, Train
@@ -41,7 +37,6 @@ def evaluate(
     model: TaskModel,
     *,
     data: list[str],
-    table: LabelledTable,
     report: Page = None,
     overwrite: Overwrite = False,
     workers: ModelWorkers,
@@ -64,7 +59,7 @@ def evaluate(
         ctx.fail("--report needs a single --data FILE.")
     with output(report, data, model=model, overwrite=overwrite, repeats=True):
         check_page(report)
-        evaluations = model.load(device).evaluate_each(data, **workers, **(settings | table))
+        evaluations = model.load(device).evaluate_each(data, **workers, **settings)
         if len(data) == 1:
             _show_evaluation(display, evaluations[0], model.name, data[0], report)
             return
@@ -98,8 +93,7 @@ def score(
     label_column: str | None = None,
     prediction_column: str | None = None,
     no_label: str | None = None,
-    header: Header = None,
-    drop_unlabelled: DropUnlabelled = False,
+    settings: SettingsOption,
     report: Page = None,
     overwrite: Overwrite = False,
     display: JsonDisplay,
@@ -132,8 +126,7 @@ def score(
             label_column=label_column,
             prediction_column=prediction_column,
             no_label=no_label,
-            header=header,
-            drop_unlabelled=drop_unlabelled,
+            **settings,
         )
         _show_evaluation(display, evaluation, str(predictions or data), data, report)
 
@@ -167,7 +160,6 @@ def probe(
     train: Train,
     dev: Dev,
     settings: SettingsWords,
-    table: Table,
     device: DeviceOption = "auto",
     display: JsonDisplay,
 ) -> None:
@@ -178,6 +170,6 @@ def probe(
     from ..analysis.probing import probe as run
 
     check_present([train, dev])
-    result = run(model, train=train, dev=dev, device=device, **(settings | table))
+    result = run(model, train=train, dev=dev, device=device, **settings)
     display.json({"width": result.width, **result.metrics})
     display.metrics({"width": result.width, **result.metrics})

@@ -16,7 +16,7 @@ from .app import verb
 from .devices import DeviceOption, Threads, set_threads
 from .display import Display, JsonDisplay, TextDisplay
 from .models import ModelOption, ModelSource
-from .options import Overwrite, SettingsOption, SettingsWords, Table
+from .options import Overwrite, SettingsOption, SettingsWords
 from .outputs import check_present, output
 from .training_options import Dev, GridOptions, Run, Seeds, Train, seed_numbers
 
@@ -117,7 +117,6 @@ def ablate(
     out: Path,
     overwrite: Overwrite = False,
     settings: SettingsWords,
-    table: Table,
     device: DeviceOption = "auto",
     display: TextDisplay,
 ) -> None:
@@ -142,7 +141,7 @@ def ablate(
         device=device,
         overwrite=overwrite,
         progress=Progress(),
-        **(settings | table),
+        **settings,
     )
     headings, cells = results.table()
     display.table(headings, cells, right=headings[1:])
@@ -169,7 +168,6 @@ def lab(
     minutes: Annotated[float, typer.Option(min=0)] = 10.0,
     seeds: Seeds = None,
     settings: SettingsOption,
-    table: Table,
     device: DeviceOption = "auto",
     display: JsonDisplay,
 ) -> None:
@@ -184,8 +182,7 @@ def lab(
 
     compare evaluates models on labelled texts: logistic regression on frozen vectors, texts per
     second of processor time, parameters, and the difference from the first model with its 95 %
-    confidence interval. Every fourth row is used for evaluation. Only compare takes settings,
-    --header, --format, --encoding and --max-line-bytes.
+    confidence interval. Every fourth row is used for evaluation. Only compare takes settings.
 
     Args:
         what (WHAT): list: list all claims; run: test the named claims; all: test all, cheapest
@@ -198,7 +195,6 @@ def lab(
         budget (MINUTES): all: skip claims that would exceed this time.
         minutes (M): lineage: processor time per pre-training run.
     """
-    settings |= table
     if what == "compare":
         _compare(claims or (), data, device, settings, display)
         return

@@ -1,4 +1,4 @@
-"""The options that verbs of several families share: outputs, settings, and how tables are read."""
+"""The options that verbs of several families share: outputs and settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ..settings import literals
 from .option_groups import OptionGroup
 
 Recipe = Annotated[
@@ -74,62 +73,3 @@ def _settings_and_words(
 
 SettingsWords = Annotated[dict[str, Any], OptionGroup(_settings_and_words)]
 """The same, of a verb whose other words are all settings."""
-
-# Files of lines, and tables
-
-
-def _lines(
-    *,
-    encoding: str = "utf-8",
-    max_line_bytes: Annotated[int | None, typer.Option(min=1, max=2**40)] = None,
-) -> dict[str, Any]:
-    """The given options of files of lines.
-
-    Args:
-        encoding (NAME): Text encoding, such as latin-1, cp1252 or utf-16.
-        max_line_bytes (N): Longer lines are an error; 64 MiB if omitted.
-    """
-    options = {"encoding": encoding, "max_line_bytes": max_line_bytes}
-    return {name: value for name, value in options.items() if value not in (None, "utf-8")}
-
-
-Lines = Annotated[dict[str, Any], OptionGroup(_lines)]
-"""The given options of files of lines, as keyword arguments of their readers."""
-
-Header = Annotated[
-    bool | None,
-    typer.Option(
-        "--header/--no-header",
-        help="Whether the first line of a table has column names; detected if omitted.",
-    ),
-]
-
-
-def _table(
-    *, header: Header = None, format: literals.DataFormat = "auto", lines: Lines
-) -> dict[str, Any]:
-    """The given settings of `TableOptions`.
-
-    Args:
-        format: File format; auto: by its name, else by its content. label-text: a label, a space
-            and a text per line.
-    """
-    options = {"header": header, "format": format, **lines}
-    return {name: value for name, value in options.items() if value not in (None, "auto")}
-
-
-Table = Annotated[dict[str, Any], OptionGroup(_table)]
-"""The given settings of `TableOptions`."""
-
-DropUnlabelled = Annotated[
-    bool,
-    typer.Option("--drop-unlabelled", help="Leave out rows whose label is empty, and count them."),
-]
-
-
-def _labelled_table(*, table: Table, drop_unlabelled: DropUnlabelled = False) -> dict[str, Any]:
-    return {**table, "drop_unlabelled": True} if drop_unlabelled else table
-
-
-LabelledTable = Annotated[dict[str, Any], OptionGroup(_labelled_table)]
-"""The given settings of `LabelledTableOptions`."""

@@ -16,7 +16,7 @@ from .app import verb
 from .devices import DeviceOption, EngineOption, ModelWorkers
 from .display import Display, TextDisplay
 from .models import TaskModel
-from .options import Overwrite, Part, SettingsOption, Table
+from .options import Overwrite, Part, SettingsOption
 from .outputs import PAGE_SUFFIXES, check_page, output
 from .texts import Pair, Texts, check_source, lines_of, require_text
 
@@ -37,7 +37,6 @@ def predict(
     texts: Texts = None,
     *,
     data: str | None = None,
-    table: Table,
     pair: Pair = None,
     out: str | None = None,
     json: bool = False,
@@ -60,14 +59,14 @@ def predict(
             and TSV elsewhere.
         json: Write JSON Lines, whatever the file name.
     """
-    check_source(ctx, texts, data, header=table.get("header"), format=table.get("format"))
+    check_source(ctx, texts, data)
     if data is not None and pair is not None:
         ctx.fail("--pair is only for texts; in a table, use a column.")
     if (part is not None or workers) and (data is None or out is None):
         ctx.fail("--part, --workers and --on need --data FILE --out FILE.")
     from ..inference.prediction_files import OutputFormat, write_predictions
 
-    settings = settings | table
+    lines = lines_of(texts or (), settings)
 
     def write(loaded_model: Any) -> int | None:
         if data is not None and out is not None:
@@ -79,7 +78,6 @@ def predict(
             return None if was_finished else count
         inputs: Iterable[Any] | None = None
         if data is None:
-            lines = lines_of(texts or (), **table)
             inputs = lines if pair is None else ((text, pair) for text in lines)
         rows = loaded_model.stream(inputs, data=data, **settings)
         if out is None and not json and sys.stdout.isatty():

@@ -13,7 +13,7 @@ from .app import verb
 from .devices import EngineOption
 from .display import Display, JsonDisplay
 from .models import AdaptedModel, ModelSource
-from .options import Overwrite, SettingsOption, Table, TopK
+from .options import Overwrite, SettingsOption, TopK
 from .outputs import output
 from .texts import Column, lines_of, require_text
 
@@ -103,7 +103,6 @@ def search(
     index: Path | None = None,
     overwrite: Overwrite = False,
     column: Column = None,
-    table: Table,
     top_k: TopK = 5,
     rerank: str | None = None,
     candidates: Annotated[int | None, typer.Option(min=1, max=1_000_000)] = None,
@@ -152,7 +151,6 @@ def search(
                 overwrite=overwrite,
                 progress=progress.counter("embedding", "texts"),
                 **settings,
-                **table,
             )
         if count := text_index.num_truncated:
             num_texts = f"{len(text_index):,} texts"

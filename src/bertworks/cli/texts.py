@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Annotated
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any
 
 import typer
 
-from ..data.reading import MAX_LINE_BYTES, Reading
+from ..data.reading import Reading
 from ..errors import DataError
 
 Texts = Annotated[
@@ -26,18 +26,18 @@ RequiredTexts = Annotated[
 
 
 def check_source(
-    ctx: typer.Context, texts: list[str] | None, data: str | None, **table_options: object
+    ctx: typer.Context, texts: list[str] | None, data: str | None, **options: object
 ) -> None:
-    """Check that a verb gets either texts or a file, and a table's options only with a file.
+    """Check that a verb gets either texts or a file, and some options only with a file.
 
     Args:
-        table_options: the options that need a file; None: not given.
+        options: the options that need a file; None: not given.
     """
     if bool(texts) == (data is not None):
         ctx.fail("Give either texts or --data FILE.")
-    if data is None and any(value is not None for value in table_options.values()):
-        *names, last = (f"--{name}" for name in table_options)
-        ctx.fail(f"{', '.join(names)} and {last} need --data FILE.")
+    for name, value in options.items():
+        if data is None and value is not None:
+            ctx.fail(f"--{name} needs --data FILE.")
     for text in texts or ():
         require_text(text)
 
@@ -48,11 +48,20 @@ def require_text(text: str) -> None:
         raise DataError("empty text", fix="Put the text in quotes.")
 
 
-def lines_of(
-    texts: Iterable[str], *, encoding: str = "utf-8", max_line_bytes: int = MAX_LINE_BYTES
-) -> Iterator[str]:
-    """Yield the texts; `-` is replaced by the lines of standard input, read as they arrive."""
-    reading = Reading(encoding=encoding, max_line_bytes=max_line_bytes)
+def lines_of(texts: Sequence[str], settings: dict[str, Any] | None = None) -> Iterator[str]:
+    """Return the texts; `-` is replaced by the lines of standard input, read as they arrive.
+
+    Args:
+        settings: a verb's; those of standard input (`encoding`, `max_line_bytes`) are removed.
+    """
+    options: dict[str, Any] = {}
+    if settings is not None and "-" in texts:
+        names = [name for name in ("encoding", "max_line_bytes") if name in settings]
+        options = {name: settings.pop(name) for name in names}
+    return _lines_of(texts, Reading(**options))
+
+
+def _lines_of(texts: Iterable[str], reading: Reading) -> Iterator[str]:
     for text in texts:
         if text == "-":
             from ..data.lines import decode_lines

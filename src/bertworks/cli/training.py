@@ -12,7 +12,7 @@ from .app import verb
 from .devices import DeviceOption, is_main_process
 from .display import TextDisplay
 from .models import ModelOption
-from .options import LabelledTable, Overwrite, Recipe, SettingsWords
+from .options import Overwrite, Recipe, SettingsWords
 from .outputs import check_present
 from .training_options import GridOptions, Run, Train
 
@@ -90,7 +90,6 @@ def finetune(
     dev: str | None = None,
     overwrite: Overwrite = False,
     settings: SettingsWords,
-    table: LabelledTable,
     grid: GridOptions,
     device: DeviceOption = "auto",
     display: TextDisplay,
@@ -121,7 +120,7 @@ def finetune(
         "device": device,
         "overwrite": overwrite,
         "progress": Progress(),
-        **(settings | table),
+        **settings,
     }
     if grid:
         if dev_rows is None:

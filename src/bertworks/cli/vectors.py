@@ -15,7 +15,7 @@ from .devices import EngineOption, ModelWorkers
 from .display import TextDisplay, stopwatch
 from .models import TaskModel
 from .option_groups import OptionGroup
-from .options import Overwrite, Part, SettingsOption, Table
+from .options import Overwrite, Part, SettingsOption
 from .outputs import output
 from .texts import Column, Texts, check_source, lines_of
 
@@ -30,7 +30,6 @@ def _vector_writer(
     *,
     data: str | None = None,
     column: Column = None,
-    table: Table,
     overwrite: Overwrite = False,
     part: Part = None,
     workers: ModelWorkers,
@@ -43,12 +42,11 @@ def _vector_writer(
     Args:
         data (FILE): Read a file instead: .txt with one text per line, or a table.
     """
-    table_options = {"column": column, **{name: table.get(name) for name in ("header", "format")}}
-    check_source(ctx, texts, data, **table_options)
+    check_source(ctx, texts, data, column=column)
     source: str | Iterable[str] = (texts or ()) if data is None else data
     if texts and "-" in texts:
-        source = lines_of(texts, **table)
-    options = {"column": column, "part": part, "overwrite": overwrite} | workers | table | settings
+        source = lines_of(texts, settings)
+    options = {"column": column, "part": part, "overwrite": overwrite} | workers | settings
 
     def write(out: str, method: str) -> None:
         def compute(loaded_model: Any) -> tuple[WrittenVectors, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from ..errors import SettingsError, did_you_mean, suggest_setting, truncate_repr
 from ..settings.verbs import TEXT_VERBS
@@ -29,11 +29,9 @@ def settings_in_help(verb: str, task: str | None = None) -> tuple[list[SettingHe
         return every, 0
     keys = list(schema.common)
     if task is not None:
-        from ..data.settings import TableOptions
         from ..tasks import find_labelled_task
 
-        task_fields = find_labelled_task(task).user_settings().model_fields
-        keys += [key for key in task_fields if key not in TableOptions.model_fields]
+        keys += find_labelled_task(task).user_settings().model_fields
     by_key = {setting.key: setting for setting in every}
     settings = [
         replace(by_key[key], group="", description=by_key[key].description.split(";")[0])
@@ -103,7 +101,7 @@ def split_settings(
 
 def is_flag(field: FieldInfo | None) -> bool:
     """Whether a setting is boolean."""
-    return field is not None and field.annotation is bool
+    return field is not None and bool in (field.annotation, *get_args(field.annotation))
 
 
 def is_assignment(word: str) -> bool:

@@ -6,12 +6,13 @@ Memory holds one document at a time, whatever the size of the corpus.
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Unpack
 
-from ..errors import DataError
+from ..errors import BertworksWarning, DataError
 from ..settings.keywords import CorpusKeywords
 from ..settings.literals import DataFormat
 from .document_formats import Document, documents_of
@@ -53,10 +54,10 @@ def read_documents(
         seed: random seed for the fraction of a weight.
         spans: whether to read the spans of documents (JSON Lines, Parquet, data sets).
         counts: filled in as documents are read.
-        options: those of `CorpusOptions`: `format`, `column` (of the text), `skip_bad` (skip and
-            count unreadable input, instead of raising an error), `drop_duplicates` (drop and count
-            documents whose whole text occurred before), `encoding`, `max_line_bytes` (longer lines
-            are an error, so that memory is bounded).
+        options: those of `CorpusOptions`: `format`, `header`, `column` (of the text), `skip_bad`
+            (skip and count unreadable input, instead of raising an error), `drop_duplicates` (drop
+            and count documents whose whole text occurred before), `encoding`, `max_line_bytes`
+            (longer lines are an error, so that memory is bounded).
 
     Raises:
         DataError: a source is missing or empty, or (unless `skip_bad`) unreadable; raised when
@@ -68,7 +69,7 @@ def read_documents(
     corpus_sources = parse_sources(sources, format=settings.format, column=settings.column)
     files = [source.files() for source in corpus_sources]
     for source, paths in zip(corpus_sources, files, strict=True):
-        _check_column(source, paths, settings.encoding)
+        _check_columns(source, paths, settings)
     counts = counts if counts is not None else ReadCounts()
     counts.bytes_total += sum(map(bytes_of, files))
     reading = Reading(
@@ -77,13 +78,14 @@ def read_documents(
         spans=spans,
         encoding=settings.encoding,
         max_line_bytes=settings.max_line_bytes,
+        header=settings.header,
     )
     return _read(corpus_sources, files, settings.drop_duplicates, exclude, seed, reading)
 
 
-def _check_column(source: CorpusSource, files: list[str], encoding: str) -> None:
-    """Check that a column is only given if at least one of the files may have columns."""
-    if source.column is None or source.is_dataset:
+def _check_columns(source: CorpusSource, files: list[str], options: CorpusOptions) -> None:
+    """Check that `column` and `header` are only given if one of the files may have columns."""
+    if source.is_dataset or (source.column is None and options.header is None):
         return
 
     def format_of(file: str) -> DataFormat | None:
@@ -91,16 +93,23 @@ def _check_column(source: CorpusSource, files: list[str], encoding: str) -> None
             return None
         try:
             return detect_file_format(
-                file, Reading(encoding=encoding), source.format, is_corpus=True
+                file, Reading(encoding=options.encoding), source.format, is_corpus=True
             )
         except DataError:
             return None  # reported when the file is read
 
-    if all(format_of(file) in ("text", "wiki") for file in files):
+    formats = {format_of(file) for file in files}
+    if source.column is not None and formats <= {"text", "wiki"}:
         raise DataError(
             f"plain text has no column {source.column!r}",
             where=source.path,
             fix="Leave the column out, or say what the files are: --format jsonl.",
+        )
+    if options.header is not None and not formats & {"tsv", "csv", None}:
+        raise DataError(
+            f"header={str(options.header).lower()} is for tsv and csv, and no file is one",
+            where=source.path,
+            fix="Leave it out, or say what the files are: --format tsv.",
         )
 
 
@@ -170,8 +179,12 @@ def _documents_in(file: str, format: DataFormat, reading: Reading) -> Iterator[D
     if readers.fields is not None:
         names = () if reading.column is None else (reading.column,)
         table = open_separated(
-            file, read, format, readers.fields, reading, column_names=names, is_corpus=True
+            file, read, format, readers.fields, reading, column_names=names, header=reading.header
         )
+        if format == "tsv" and len(table.columns) == 1:
+            what = "lines without a tab are a document each"
+            fix = "If it is prose, give --format text (format=text)"
+            warnings.warn(f"{file}: {what}. {fix}", BertworksWarning, stacklevel=2)
         return documents_of(table, reading)
     return read_parquet_documents(file, reading)
 

@@ -14,20 +14,23 @@ verb, that of the first rule that applies:
   6. For a corpus, `.tsv` is TSV and all else plain text. For a table, files with `.tsv`, `.txt` or
      without a suffix are TSV; for others the user must name it.
 
-A JSON file (3, or named by the user) is read as JSON Lines if an object fills its first line.
-Where texts are read (`embed`, `search`; `text_inputs`), a `.txt` file is `text`, one text a line,
-before these rules. Column names are guessed by `headers`, roles of columns by `schema`. An encoding
-is never guessed: an error names the likely one.
+A table's format that its content shows (5), against its suffix, is reported with the option that
+says otherwise, unless no other format begins so (JSON, wiki). A JSON file (3, or named by the user)
+is read as JSON Lines if an object fills its first line. Where texts are read (`embed`, `search`;
+`text_inputs`), a `.txt` file is `text`, one text a line, before these rules. Column names are
+guessed by `headers`, roles of columns by `schema`. An encoding is never guessed: an error names the
+likely one.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, get_args
 
-from ..errors import DataError, truncate_repr
+from ..errors import BertworksWarning, DataError, truncate_repr
 from ..settings.literals import DataFormat
 from ..utils.memory import is_memory_short
 from .document_formats import Document, is_start_of_wiki, read_text, read_wiki
@@ -94,6 +97,7 @@ _AMBIGUOUS_SUFFIXES = (
     "",
 )  # suffixes of files with other formats too
 _LINES = 400
+_CERTAIN_FORMATS = ("json", "jsonl", "wiki")  # no other format begins so
 _TAG = re.compile(r"O|[BIESLUM]-\S+")
 _DOCUMENT = re.compile(r'^\[|"(data|paragraphs|qas)"\s*:\s*\[')  # the beginning of a JSON document
 
@@ -157,9 +161,17 @@ def detect_format(
     if is_corpus:
         lines = ((number, line) for number, line in lines if not line.isspace())
     first = first_lines(lines, 2 if is_corpus else _LINES)
-    if format == "auto":
+    is_guess = format == "auto"
+    if is_guess:
         format = _guess_format(name, first, suffix_format, is_corpus=is_corpus)
-    return "jsonl" if format == "json" and not _is_one_document(first) else format
+    if format == "json" and not _is_one_document(first):
+        format = "jsonl"
+    expected = suffix_format or (None if suffix else "tsv")
+    if is_guess and not is_corpus and expected and format not in (expected, *_CERTAIN_FORMATS):
+        what = f"{name}: read as {format}, by its content"
+        fix = f"If it is not, give --format F (format=F), such as {expected}"
+        warnings.warn(f"{what}. {fix}", BertworksWarning, stacklevel=3)
+    return format
 
 
 def _guess_format(

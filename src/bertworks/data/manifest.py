@@ -54,6 +54,7 @@ class PrepareJob(_Record):
     language: str
     spans: SpanSource
     encoding: str
+    header: bool | None = None
     skip_bad: bool
     drop_duplicates: bool
     exclude: str | None

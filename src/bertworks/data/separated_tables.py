@@ -38,7 +38,6 @@ def open_separated(
     *,
     column_names: Sequence[str] = (),
     header: bool | None = None,
-    is_corpus: bool = False,
 ) -> Rows:
     """Open the lines of a TSV or CSV file as a table.
 
@@ -49,7 +48,6 @@ def open_separated(
         split: splits lines into records.
         column_names: expected column names: a first line that contains one of them is a header.
         header: whether the first line has column names; detected if None.
-        is_corpus: whether the rows become documents; `header` is no option of corpora.
 
     Raises:
         DataError: the file is empty, or its fields seem to have another separator.
@@ -67,7 +65,7 @@ def open_separated(
     check_separator(name, some, column_names, format)
     has_header = header
     if has_header is None:
-        has_header = _has_header(name, some, column_names, is_corpus=is_corpus)
+        has_header = _has_header(name, some, column_names)
     columns = _column_names(name, some[0], has_header)
 
     def rows(reading: Reading) -> Iterator[LocatedRow]:
@@ -173,9 +171,7 @@ def _without_end(line: str) -> str:
     return line.removesuffix("\n").removesuffix("\r")
 
 
-def _has_header(
-    path: str, sample: Sequence[Sequence[str]], column_names: Sequence[str], *, is_corpus: bool
-) -> bool:
+def _has_header(path: str, sample: Sequence[Sequence[str]], column_names: Sequence[str]) -> bool:
     """Return whether the first line is a header; warn if it could be either."""
     one = len(sample[0]) == 1
     is_header, is_certain = classify_first_line(sample[0], sample[1:], column_names)
@@ -185,11 +181,7 @@ def _has_header(
         verb, name = ("is", "a column name") if one else ("are", "column names")
         read = f"{verb} read as {name if is_header else 'data'}"
         meaning = f"{'it is' if one else 'they are'} {'data' if is_header else name}"
-        if is_header:
-            option = "write a line of column names above" if is_corpus else _NO_HEADER
-        else:
-            option = "give --column NAME (column=NAME)" if is_corpus else _HEADER
-        fix = f"If {meaning}, {option}"
+        fix = f"If {meaning}, {_NO_HEADER if is_header else _HEADER}"
         warnings.warn(
             f"{path}:1: {shorten_list(sample[0])} {read}. {fix}", BertworksWarning, stacklevel=3
         )

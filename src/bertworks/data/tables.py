@@ -15,7 +15,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack
 
-from ..errors import BertworksWarning, DataError, shorten_list
+from ..errors import BertworksWarning, DataError, SettingsError, shorten_list
 from ..settings.keywords import TableKeywords
 from ..settings.literals import DataFormat
 from ..utils.remote import is_remote, remote_files
@@ -88,6 +88,24 @@ def read_rows(
     if source.is_dataset:
         return rows_in_memory(open_dataset(source), path)
     return _open_file(path, columns, settings, reading)
+
+
+def check_table_options(options: Mapping[str, Any], *tables: Any) -> None:
+    """Check that options of files are given only if one of the tables is a file.
+
+    Args:
+        options: those of `TableOptions` that are given; others are ignored.
+        tables: as users pass them; None: not given.
+
+    Raises:
+        SettingsError: an option has no effect, since there are only rows or texts in memory.
+    """
+    if any(isinstance(table, str | os.PathLike | Rows) for table in tables):
+        return
+    for name, field in TableOptions.model_fields.items():
+        if options.get(name, field.default) != field.default:
+            what = f"{name}={options[name]!r} is for files, and has no effect on rows in memory"
+            raise SettingsError(what, fix="Leave it out, or give a file (--data FILE, data=).")
 
 
 def reiterable(table: Table) -> Table:

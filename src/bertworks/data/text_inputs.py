@@ -16,7 +16,7 @@ from .rows import LocatedRow, Rows, is_missing, rows_of_dataframe, text_of
 from .schema import find_columns, missing_column_error
 from .settings import TableOptions
 from .streams import suffix_of
-from .tables import Table, read_rows
+from .tables import Table, check_table_options, read_rows
 
 _NOTHING = object()
 
@@ -68,6 +68,7 @@ def read_texts(
     settings = TableOptions.parse(options)
     if isinstance(data, Texts):
         return data
+    check_table_options(options, data)
     data = rows_of_dataframe(data)
     if isinstance(data, str | os.PathLike):
         path = os.fspath(data)

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..checkpoints.locate import local_directory
 from ..data.manifest import is_corpus
 from ..data.shards import Corpus
-from ..data.tables import Table
+from ..data.tables import Table, check_table_options
 from ..data.unlabelled import LabelledTableOptions, counted_unlabelled, without_unlabelled
 from ..errors import DataError, SettingsError
 from ..jobs.parallel import Workers
@@ -57,6 +57,9 @@ class DataEvaluator:
         names = [name for name in HeldOutEvaluationSettings.model_fields if name in others]
         corpus_settings = {name: others.pop(name) for name in names}
         if is_corpus(data):
+            if options:
+                key, value = next(iter(options.items()))
+                raise SettingsError(f"{key}={value} is for a table", fix="Leave it out.")
             values = {**_held_out_of_run(self.source), **corpus_settings}
             held_out = HeldOutEvaluationSettings.parse(values)
             engine_settings = EngineSettings.parse(others)
@@ -73,6 +76,8 @@ def evaluate_each(
 ) -> list[Evaluation]:
     """Evaluate a network on each of several tables; see `Workers` for `workers` and `on`."""
     network, settings = evaluator.network, evaluator.settings
+    tables = list(tables)
+    check_table_options(settings, *tables)
     # Workers may run on another device, and the results must not differ.
     precision = engine.resolve_precision(settings.get("precision", "auto"), network)
     evaluator = replace(

@@ -43,10 +43,15 @@ class RowKeywords(TableKeywords, EngineKeywords, total=False):
     """Settings of `predict` and `stream`."""
 
 
-class EvaluateKeywords(RowKeywords, total=False):
-    """Settings of `evaluate`."""
+class LabelledTableKeywords(TableKeywords, total=False):
+    """Format of a table of labelled rows."""
 
     drop_unlabelled: bool
+
+
+class EvaluateKeywords(LabelledTableKeywords, EngineKeywords, total=False):
+    """Settings of `evaluate`."""
+
     documents: int | float
     sequences: int
     seed: int
@@ -136,6 +141,7 @@ class CorpusKeywords(TypedDict, total=False):
         "label-text",
         "wiki",
     ]
+    header: bool | None
     column: str | None
     skip_bad: bool
     drop_duplicates: bool

@@ -11,27 +11,35 @@ VERBS = (
 )
 """All verbs, in the order in which `bertworks --help` lists them."""
 
-VERB_SETTINGS = {
-    "vocab": "data.settings:VocabularySettings",
-    "prepare": "data.settings:PrepareSettings",
-    "pretrain": "training.recipe:PretrainSettings",
-    "finetune": "training.settings:FinetuneSettings",
-    "glue": "training.settings:FinetuneSettings",
-    "probe": "inference.settings:TextProbeSettings",
-    "lab": "inference.settings:TextProbeSettings",  # compare takes them
-    "ablate": "lab.features:FeatureAblationSettings",
-    "evaluate": "inference.settings:EvaluateSettings",
-    "predict": "inference.settings:EngineSettings",
-    "fill-mask": "inference.settings:EngineSettings",
-    "next-sentence": "inference.settings:EngineSettings",
-    "generate": "inference.settings:GenerateSettings",
-    "embed": "inference.settings:EmbeddingSettings",
-    "features": "inference.settings:FeatureSettings",
-    "search": "inference.settings:EngineSettings",
-    "serve": "serving.settings:ServeSettings",
-    "distil": "convert.static_settings:DistilSettings",
+_ENGINE = "inference.settings:EngineSettings"
+_TABLE = "data.settings:TableOptions"
+_LABELLED = "data.unlabelled:LabelledTableOptions"
+_CORPUS = "data.settings:CorpusOptions"
+
+VERB_SETTINGS: dict[str, tuple[str, ...]] = {
+    "vocab": ("data.settings:VocabularySettings", _CORPUS),
+    "prepare": ("data.settings:PrepareSettings", _CORPUS),
+    "pretrain": ("training.recipe:PretrainSettings",),
+    "finetune": ("training.settings:FinetuneSettings",),
+    "glue": ("training.settings:FinetuneSettings",),
+    "probe": ("inference.settings:TextProbeSettings",),
+    "lab": ("inference.settings:TextProbeSettings",),  # compare takes them
+    "ablate": ("lab.features:FeatureAblationSettings",),
+    "evaluate": ("inference.settings:EvaluateSettings", _LABELLED),
+    "score": (_LABELLED,),
+    "predict": (_ENGINE, _TABLE),
+    "fill-mask": (_ENGINE,),
+    "next-sentence": (_ENGINE,),
+    "generate": ("inference.settings:GenerateSettings",),
+    "embed": ("inference.settings:EmbeddingSettings", _TABLE),
+    "features": ("inference.settings:FeatureSettings", _TABLE),
+    "search": (_ENGINE, _TABLE),
+    "serve": ("serving.settings:ServeSettings",),
+    "distil": ("convert.static_settings:DistilSettings", _TABLE),
+    "add-tokens": (_TABLE,),
+    "shrink": (_CORPUS,),
 }
-"""The class of the settings of each verb that has some."""
+"""The classes of the settings of each verb that has some."""
 
 TEXT_VERBS = frozenset(
     {"predict", "fill-mask", "next-sentence", "generate", "embed", "features", "search"}

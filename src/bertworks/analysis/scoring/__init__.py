@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import get_args
+from typing import Unpack, get_args
 
 from ...data.schema import LABEL_NAMES, VALUE_NAMES
+from ...data.settings import TableOptions
 from ...data.tables import Table, read_rows
-from ...data.unlabelled import counted_unlabelled, without_unlabelled
+from ...data.unlabelled import LabelledTableOptions, counted_unlabelled, without_unlabelled
 from ...errors import SettingsError, did_you_mean
+from ...settings.keywords import LabelledTableKeywords
 from ...settings.literals import ScoredTask
 from ...tasks.evaluation import Evaluation
 from .answers import score_answers
@@ -38,8 +40,7 @@ def score(
     label_column: str | None = None,
     prediction_column: str | None = None,
     no_label: str | None = None,
-    header: bool | None = None,
-    drop_unlabelled: bool = False,
+    **settings: Unpack[LabelledTableKeywords],
 ) -> Evaluation:
     """Score predictions like the official scorers of the tasks.
 
@@ -57,9 +58,9 @@ def score(
         prediction_column: column of predictions; detected if omitted.
         no_label: for classification: the label of rows that have no gold label and are not scored;
             if omitted, `-` and the like, where it is never predicted; "" if there is none.
-        header: whether the first line of a TSV or CSV file has column names; detected if None.
-        drop_unlabelled: whether rows whose gold label is empty are left out; else they are an
-            error.
+        settings: settings of `LabelledTableOptions`: `header`, `format`, `encoding`,
+            `max_line_bytes`, and whether to `drop_unlabelled` rows, whose gold label is empty; else
+            they are an error.
 
     Returns:
         The metrics and their breakdown.
@@ -74,6 +75,11 @@ def score(
             f"predictions of {task!r} cannot be scored",
             fix=did_you_mean(task, get_args(ScoredTask)),
         )
+    options, _ = TableOptions.split(settings)
+    drops = LabelledTableOptions.parse(settings).drop_unlabelled
+    if drops and task not in ("classification", "regression"):
+        what = f"drop_unlabelled is for classification and regression, not {task}"
+        raise SettingsError(what, fix="Leave it out.")
     columns = {"label_column": label_column, "prediction_column": prediction_column}
     if no_label is not None and task != "classification":
         raise SettingsError(f"no_label is for classification, not {task}", fix="Leave it out.")
@@ -85,15 +91,15 @@ def score(
     if task == "answering":
         if predictions is None:
             raise SettingsError("predictions are missing", fix="Give ids and their answers.")
-        return score_answers(read_rows(data, header=header), predictions, no_answer_probabilities)
+        return score_answers(read_rows(data, **options), predictions, no_answer_probabilities)
     column_names = [name for name in columns.values() if name is not None]
     if task == "tagging":
-        rows = read_tagged_rows(data, column_names, header)
+        rows = read_tagged_rows(data, column_names, options)
         return score_tags(rows, label_column, prediction_column)
-    rows = read_rows(data, columns=column_names, header=header)
+    rows = read_rows(data, columns=column_names, **options)
     names = LABEL_NAMES if task == "classification" else VALUE_NAMES
     gold, predicted = find_columns(rows, names, label_column, prediction_column)
-    if drop_unlabelled:
+    if drops:
         rows = without_unlabelled(rows, [gold])
     with counted_unlabelled(rows):
         if task == "classification":

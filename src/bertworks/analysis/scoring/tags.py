@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -37,11 +38,16 @@ _PREDICTED_TAGS = f"{PREDICTION}.tags"
 _NOT_CONLL = (".jsonl", ".ndjson", ".json", ".parquet")
 
 
-def read_tagged_rows(data: Table, column_names: Sequence[str], header: bool | None) -> Rows:
+def read_tagged_rows(data: Table, column_names: Sequence[str], options: Mapping[str, Any]) -> Rows:
     """Open CoNLL columns, or a table of lists; see `read_rows`."""
-    if isinstance(data, str | os.PathLike) and _is_conll(os.fspath(data), column_names, header):
-        return read_rows(data, format="conll", header=header, document_starts=True)
-    return read_rows(data, columns=column_names, header=header)
+    format = options.get("format", "auto")
+    if format == "auto" and isinstance(data, str | os.PathLike):
+        is_conll = _is_conll(os.fspath(data), column_names, options.get("header"))
+        format = "conll" if is_conll else format
+    options = {**options, "format": format}
+    if format == "conll":
+        return read_rows(data, document_starts=True, **options)
+    return read_rows(data, columns=column_names, **options)
 
 
 def _is_conll(path: str, column_names: Sequence[str], header: bool | None) -> bool:
