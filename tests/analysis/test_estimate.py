@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +18,7 @@ from bertworks.errors import SettingsError
 from bertworks.nn.device import has_bfloat16
 from bertworks.training.objective import Objective
 from tests import forking
-from tests.analysis.memory_run import measure_run
+from tests.analysis.memory_run import measure_run, measure_sharded
 
 needs_bfloat16 = pytest.mark.skipif(
     not has_bfloat16("cpu"), reason="bfloat16 without instructions for it takes minutes"
@@ -192,26 +189,33 @@ more_with_amx = pytest.mark.xfail(
 )
 
 
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A prepared corpus of made-up words."""
+    folder = tmp_path_factory.mktemp("estimate")
+    lines = [
+        " ".join("abcdefghij"[(i * j + i + j) % 10] * (1 + j % 5) for j in range(12))
+        for i in range(3000)
+    ]
+    text = folder / "text"
+    text.write_text("\n\n".join("\n".join(lines[at : at + 60]) for at in range(0, 3000, 60)))
+    bw.train_vocabulary(lines, size=300).save(folder / "vocab")
+    bw.prepare(text, tokenizer=folder / "vocab", out=folder / "data")
+    return folder / "data"
+
+
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="asks Linux for the peak")
 @pytest.mark.parametrize(
     "precision", ["fp32", pytest.param("bf16", marks=[needs_bfloat16, more_with_amx])]
 )
-def test_estimated_memory_is_that_of_a_real_run(tmp_path: Path, precision: str) -> None:
+def test_estimated_memory_is_that_of_a_real_run(data: Path, tmp_path: Path, precision: str) -> None:
     """A run takes what is estimated, give or take the 15% that the command names."""
-    text = tmp_path / "text"
-    lines = [
-        " ".join("abcdefghij"[(i * j + i + j) % 10] * (1 + j % 5) for j in range(12))
-        for i in range(9000)
-    ]
-    text.write_text("\n\n".join("\n".join(lines[at : at + 60]) for at in range(0, 9000, 60)))
-    bw.train_vocabulary(lines, size=300).save(tmp_path / "vocab")
-    bw.prepare(text, tokenizer=tmp_path / "vocab", out=tmp_path / "data")
     words: list[Any] = [
         *("model.hidden_size=256", "model.num_hidden_layers=3", "model.num_attention_heads=4"),
         *("model.intermediate_size=1024", "batch_size=128", f"precision={precision}", "steps=2"),
         *("instances.short_seq_prob=0", "eval_first=false", "tensorboard=false"),
-        f"data={tmp_path / 'data'}",
+        f"data={data}",
     ]
     process = forking.start(measure_run, tmp_path, words)
     process.join()
@@ -222,63 +226,19 @@ def test_estimated_memory_is_that_of_a_real_run(tmp_path: Path, precision: str) 
     assert real["bytes"] == pytest.approx(sum(found.memory.values()), rel=0.15)
 
 
-SHARDED = """
-import ctypes, json, sys
-from pathlib import Path
-import torch
-import torch.distributed as dist
-from torch.testing._internal.distributed.fake_pg import FakeStore
-from bertworks.analysis import estimate
-from bertworks.training.optimizer import build_optimizer
-from bertworks.training.sharding import local_tensor, shard
-torch.set_num_threads(1)
-device, status = torch.device("cpu"), Path("/proc/self/status")
-def size(name):
-    return int(status.read_text().split(name + ":")[1].split()[0]) * 1024
-settings = estimate._settings("tiny", sys.argv[1:])
-objective = estimate._objective(settings, on_meta=False)
-def update(network, count, optimizer=None):
-    batch = estimate._batch(objective, settings, settings.phases[0], count).to(device)
-    torch.stack(list(network(batch).values())).sum().backward()
-    if optimizer is not None:
-        optimizer.step()
-    network.zero_grad(set_to_none=True)
-network = objective.network.train()
-update(network, 1)  # loads what PyTorch loads: not what is measured
-dist.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
-sharded = shard(network, device, 8).train()
-parts = [local_tensor(parameter) for parameter in sharded.parameters()]
-for part in parts:
-    torch.nn.init.normal_(part, std=0.02)
-ctypes.CDLL(None).malloc_trim(0)
-Path("/proc/self/clear_refs").write_text("5")
-before = size("VmRSS") - sum(part.nbytes for part in parts)
-optimizer = build_optimizer(sharded, settings)
-for _ in range(2):
-    update(sharded, settings.batch_size // 8, optimizer)
-print(json.dumps({"bytes": size("VmHWM") - before}))
-"""
-
-
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="asks Linux for the peak")
-def test_memory_is_that_of_one_of_eight_sharded_processes() -> None:
+def test_memory_is_that_of_one_of_eight_sharded_processes(tmp_path: Path) -> None:
     """The other seven are made up: what they would send is not sent, but has its memory."""
     words = [
-        *("model.hidden_size=512", "model.num_hidden_layers=8", "model.num_attention_heads=8"),
+        *("model.hidden_size=512", "model.num_hidden_layers=4", "model.num_attention_heads=8"),
         *("model.intermediate_size=2048", "model.vocab_size=8000", "batch_size=64"),
         *("precision=fp32", "sharding=full"),
     ]
-    # Freed memory goes back at once, or else its gaps would be counted.
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
-    process = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SHARDED, *words],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=environment,
-    )
-    real = json.loads(process.stdout.splitlines()[-1])["bytes"]
+    process = forking.start(measure_sharded, tmp_path, words)
+    process.join()
+    assert process.exitcode == 0
+    real = json.loads((tmp_path / "sizes.json").read_text())["bytes"]
     memory = bw.estimate("tiny", words, machine="h100x8").memory
     assert real == pytest.approx(sum(memory.values()), rel=0.2)
     # Where the whole network waits in the same memory, it is counted too.

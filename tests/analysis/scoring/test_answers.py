@@ -46,7 +46,7 @@ def by_id(values: list[Any]) -> dict[str, Any]:
         st.tuples(st.lists(ANSWERS, min_size=1, max_size=3), st.none() | TEXTS), min_size=1
     )
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_version_1_is_scored_as_the_official_scorer_does(questions):
     answers = by_id([texts for texts, _ in questions])
     predictions = {f"q{n}": text for n, (_, text) in enumerate(questions) if text is not None}
@@ -74,7 +74,7 @@ def test_version_1_is_scored_as_the_official_scorer_does(questions):
         st.tuples(st.lists(ANSWERS, max_size=3), TEXTS, st.integers(-3, 3)), min_size=1
     )
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_version_2_is_scored_as_the_official_scorer_does(questions):
     """And the best threshold is the best of all; a wordless answer is none everywhere."""
     answers, predictions = by_id([q[0] for q in questions]), by_id([q[1] for q in questions])

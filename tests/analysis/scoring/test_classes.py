@@ -18,7 +18,7 @@ LABELS = st.lists(st.tuples(st.sampled_from("xyz"), st.sampled_from("xyz")), min
 
 @pytest.mark.long
 @given(pairs=LABELS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_class_metrics_equal_scikit_learns(pairs):
     rows = [{"note": f"row {n}", "label": a, "predicted": b} for n, (a, b) in enumerate(pairs)]
     score = bw.score("classification", rows)
