@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,13 @@ from .conftest import CPU, World, fails, succeeds
 
 TEXTS = ["The river was opened, slowly.", "the door was painted", "a letter: forgot it"]
 HEADERS = ["comment", "text", "Customer Feedback", "tweet_text", None]
+FORMS = ["plain", "quoted", "crlf", "bom", "utf-16", "tsv"]
+
+
+def header_and_form(header: str | None, form: str) -> Any:
+    """A slow case, unless the form is plain or the header is hard to recognise, or is missing."""
+    is_quick = form == "plain" or header in ("Customer Feedback", None)
+    return pytest.param(header, form, marks=() if is_quick else pytest.mark.slow)
 
 
 def table(header: str | None, form: str) -> bytes:
@@ -23,8 +31,9 @@ def table(header: str | None, form: str) -> bytes:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("form", ["plain", "quoted", "crlf", "bom", "utf-16", "tsv"])
-@pytest.mark.parametrize("header", HEADERS)
+@pytest.mark.parametrize(
+    ("header", "form"), [header_and_form(header, form) for header in HEADERS for form in FORMS]
+)
 def test_texts_are_counted_alike(
     world: World, tmp_path: Path, header: str | None, form: str
 ) -> None:

@@ -246,9 +246,10 @@ ODD = (
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("count", [3, pytest.param(15, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("verb", sorted(VERB_TABLE.keys() - LONG - {"merge"}))
 def test_odd_values_are_a_line_or_an_answer(
-    world: World, tmp_path: Path, verb: str, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path, verb: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -266,9 +267,9 @@ def test_odd_values_are_a_line_or_an_answer(
     lines = [
         [*words[:at], odd, *words[at + 1 :]]
         for at in range(1, len(words))
-        for odd in draw.sample(ODD, 5)
+        for odd in draw.sample(ODD, count)
     ]
-    lines += [[*words, option, odd] for option in options for odd in draw.sample(ODD, 1)]
+    lines += [[*words, option, odd] for option in options for odd in draw.sample(ODD, count // 3)]
     for line in lines:
         result = bertworks(*line)
         is_known = result.exception is None or isinstance(result.exception, SystemExit)
