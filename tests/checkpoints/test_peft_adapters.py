@@ -14,25 +14,34 @@ from transformers import AutoModelForSequenceClassification
 
 import bertworks as bw
 from bertworks.errors import CheckpointError
+from bertworks.packed import Batch, Packed
 from bertworks.utils.json_files import write_json
 from tests.checkpoints.journeys import PIECES
-from tests.checkpoints.oracles import geometry, theirs_of
+from tests.checkpoints.oracles import error, geometry, theirs_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:`is_gradient_checkpointing`", "ignore:fan_in_fan_out", "ignore:LoRA adapter added"
+)
 TEXTS = ["a b c a b c", "c a", "b b b a", "c"]
 ALL = ["query", "key", "value", "dense"]
+OTHER_NAMES = ("nomic_bert", "gte", "jina_embeddings_v3", "modernbert", "openai-gpt", "xlnet")
+"""Families whose modules have other names or shapes than the tensors in files."""
 
 
-def write(folder: Path, kind: str, **settings: Any) -> tuple[Path, Any]:
+def write(
+    folder: Path, kind: str, family: str = "bert", modules: Any = ALL, **settings: Any
+) -> tuple[Path, Any]:
     """Write a base model and an adapter of it with random weights; return the adapted model."""
     torch.manual_seed(0)
-    own = geometry("bert", vocab_size=len(PIECES))
-    theirs_of(own, "encoder", torch.float32).save_pretrained(folder / "base")
+    own = geometry(family, vocab_size=len(PIECES))
+    has_head = kind == "SEQ_CLS" and family != "bert"
+    saved = theirs_of(own, "classification" if has_head else "encoder", torch.float32, num_labels=3)
+    saved.save_pretrained(folder / "base")
     bw.Tokenizer.from_vocabulary(PIECES).save(folder / "base")
     base = theirs_of(own, "encoder", torch.float32).from_pretrained(folder / "base")
     if kind == "SEQ_CLS":
         base = AutoModelForSequenceClassification.from_pretrained(folder / "base", num_labels=3)
-    config = peft.LoraConfig(task_type=kind, r=4, lora_alpha=6, target_modules=ALL, **settings)
+    config = peft.LoraConfig(task_type=kind, r=4, lora_alpha=6, target_modules=modules, **settings)
     model = peft.get_peft_model(base, config).eval()
     for name, weight in model.named_parameters():
         if "lora_" in name or "classifier" in name:
@@ -59,6 +68,34 @@ def test_adapters_are_merged(tmp_path: Path, settings: dict[str, Any]) -> None:
     base = bw.load(tmp_path / "base").embed(TEXTS, precision="fp32")
     assert np.abs(base - vectors).max() > 0.1
     assert bw.inspect(folder).parameters == bw.inspect(tmp_path / "base").parameters
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        *((family, "FEATURE_EXTRACTION") for family in OTHER_NAMES),
+        *((family, "SEQ_CLS") for family in ("nomic_bert", "gte")),
+    ],
+)
+def test_adapters_of_modules_with_other_names_are_merged(
+    tmp_path: Path, family: str, kind: str
+) -> None:
+    folder, theirs = write(tmp_path, kind, family, "all-linear")
+    model = bw.load(folder, device="cpu")
+    for text, sequence in zip(TEXTS, model.tokenizer.sequences(TEXTS), strict=True):
+        batch = Batch(Packed.from_arrays([sequence.input_ids]).to("cpu"))
+        with torch.no_grad():
+            if kind == "SEQ_CLS":
+                own, expected = model.network.predict(batch)["logits"], run(theirs, text).logits
+            else:
+                own, expected = model.encoder(batch.packed), run(theirs, text).last_hidden_state[0]
+        assert error(own, expected) < 1e-5
+
+
+def test_an_adapter_of_convolutions_is_refused(tmp_path: Path) -> None:
+    folder, _ = write(tmp_path, "FEATURE_EXTRACTION", "squeezebert", ["query"])
+    with pytest.raises(CheckpointError, match=r"'.*query', a convolution, which is not supported"):
+        bw.load(folder)
 
 
 def test_an_adapter_brings_its_head(tmp_path: Path) -> None:

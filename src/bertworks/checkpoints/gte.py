@@ -39,6 +39,7 @@ def _write_own_rope(config: EncoderConfig) -> dict[str, Any]:
 def _family(name: str, classes: dict[str, str], rope_theta: float) -> Family:
     is_own = name == "new"
     layer = f"{name}.encoder.layer.{{}}"
+    module, tensor = r"(?:new|gte)\.layers\.(\d+)", rf"{name}.encoder.layer.\1"
     return Family(
         name=name,
         settings={**same_names(), **ROPE_SETTINGS},
@@ -86,6 +87,26 @@ def _family(name: str, classes: dict[str, str], rope_theta: float) -> Family:
         convert_config=_read_own_rope if is_own else flatten_rope,
         extra=_write_own_rope if is_own else write_rope,
         has_bare_encoders=True,
+        # The names of modules in `transformers`, which adapters have:
+        alternative_names=(
+            (rf"{module}\.self_attn\.o_proj(\..+)", rf"{tensor}.attention.o_proj\2"),
+            (rf"{module}\.mlp\.down_proj(\..+)", rf"{tensor}.mlp.down_proj\2"),
+        ),
+        row_parts=(
+            *(
+                (
+                    rf"{module}\.self_attn\.{part}_proj(\..+)",
+                    rf"{tensor}.attention.qkv_proj\2",
+                    n,
+                    3,
+                )
+                for n, part in enumerate("qkv")
+            ),
+            *(
+                (rf"{module}\.mlp\.{part}_proj(\..+)", rf"{tensor}.mlp.up_gate_proj\2", n, 2)
+                for n, part in enumerate(("up", "gate"))
+            ),
+        ),
         unused_tensors=(
             (r"lm_head\..*", "the head of pre-training, which this task does not have"),
             (rf"{name}\.pooler\..*", "the pooler, which this task does not have"),

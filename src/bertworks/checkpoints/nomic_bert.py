@@ -17,6 +17,8 @@ from .heads import task_tensors
 from .rope import NO_ROPE_SCALING, ROPE_SETTINGS, flatten_rope, write_rope
 
 _LAYER = "nomic_bert.encoder.layers.{}"
+_MODULE, _TENSOR = r"nomic_bert\.layers\.(\d+)", r"nomic_bert.encoder.layers.\1"
+"""The beginnings of a layer's names: of modules in `transformers`, and of tensors in files."""
 _HEAD = "cls.predictions"
 _OWN_NAMES = {
     "hidden_size": "n_embd",
@@ -158,7 +160,23 @@ NOMIC_BERT = Family(
     convert_config=_convert_config,
     extra=_extra,
     has_bare_encoders=True,
-    alternative_names=((r"bert\.(.+)", r"nomic_bert.\1"),),
+    alternative_names=(
+        (r"bert\.(.+)", r"nomic_bert.\1"),
+        # The names of modules in `transformers`, which adapters have:
+        *(
+            (rf"{_MODULE}\.{module}(\..+)", rf"{_TENSOR}.{tensor}\2")
+            for module, tensor in (
+                (r"self_attn\.o_proj", "attn.out_proj"),
+                (r"mlp\.up_proj", "mlp.fc11"),
+                (r"mlp\.gate_proj", "mlp.fc12"),
+                (r"mlp\.down_proj", "mlp.fc2"),
+            )
+        ),
+    ),
+    row_parts=tuple(
+        (rf"{_MODULE}\.self_attn\.{part}_proj(\..+)", rf"{_TENSOR}.attn.Wqkv\2", number, 3)
+        for number, part in enumerate("qkv")
+    ),
     unused_tensors=(
         (r"cls\..*", "a head of pre-training, which this task does not have"),
         (r"nomic_bert\.pooler\..*", "the pooler, which this task does not have"),

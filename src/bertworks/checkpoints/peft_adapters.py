@@ -84,6 +84,12 @@ def merge_adapter(
                 fix='Name its base model: --base MODEL (load(…, base="…")).',
             )
         low, high = (pair[kind].float() for kind in kinds)
+        if not low.ndim == high.ndim == 2:
+            raise CheckpointError(
+                f"the adapter changes {module!r}, a convolution, which is not supported",
+                where=str(directory),
+                fix="Merge the adapter with peft, and save the whole model.",
+            )
         change = high @ low * _scale(config, module, low)
         # A row of a table of embeddings is an input; rows of other matrices are outputs.
         if "A" not in pair or config.get("fan_in_fan_out"):
