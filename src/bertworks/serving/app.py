@@ -61,8 +61,8 @@ def make_app(
         for route in dialect.routes
         if isinstance(route, Route)
     ]
-    service = Service(models, settings or ServeSettings(), routes)
     keys = keys or Keys()
+    service = Service(models, settings or ServeSettings(), routes, keys)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

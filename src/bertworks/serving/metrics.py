@@ -117,14 +117,18 @@ class Metrics:
     Args:
         routes: the paths that may be values of the label `route`.
         states: functions that return the current value of gauges, by the names in `GAUGES`.
-        models: a collector of the served models' metrics.
+        collectors: what collects further metrics.
     """
 
     def __init__(
-        self, routes: Iterable[str], states: Mapping[str, Callable[[], int]], models: Collector
+        self,
+        routes: Iterable[str],
+        states: Mapping[str, Callable[[], int]],
+        collectors: Iterable[Collector],
     ) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(models)
+        for collector in collectors:
+            self.registry.register(collector)
         self._routes = (*routes, "other")
         self._requests = self._make_counter("requests", "requests by route", "route")
         self._failures = self._make_counter("failures", "failed requests by kind of error", "err")

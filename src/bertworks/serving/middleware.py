@@ -82,9 +82,13 @@ class RequestMiddleware:
             await send(message)
 
         self._num_open_requests += 1
+        quota_name = None
         try:
             self._check_size(scope)
             self._check_access(scope, headers, context)
+            if context.has_key and scope["method"] == "POST":
+                self.service.quotas.begin(context.client)
+                quota_name = context.client
             body = await self._body(scope, headers, receive)
             await self._cancel_on_disconnect(scope, body, receive, answer, context)
         except RequestError as error:
@@ -96,6 +100,8 @@ class RequestMiddleware:
                 await self._respond(to_request_error(error), scope, receive, answer)
         finally:
             self._num_open_requests -= 1
+            if quota_name is not None:
+                self.service.quotas.end(quota_name, context.tokens)
             self._record(scope, context, status)
 
     async def _respond(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..errors import SettingsError
 from ..utils.regular_files import read_bytes
+from .quotas import Quota
 
 KEYLESS_PATHS = frozenset({"/health", "/ready", "/ping", "/"})
 """Paths that need no key to be read; a POST to "/" does."""
@@ -34,11 +35,17 @@ class Keys:
 
     Attributes:
         file: the file that they were read from, if any.
+        quotas: the quotas of the keys that have one, by name.
     """
 
-    def __init__(self, keys: Mapping[str, str] | None = None, file: Path | None = None) -> None:
+    def __init__(
+        self,
+        keys: Mapping[str, str] | None = None,
+        file: Path | None = None,
+        quotas: Mapping[str, Quota] | None = None,
+    ) -> None:
         self._digests = {name: _digest(key) for name, key in (keys or {}).items()}
-        self.file = file
+        self.file, self.quotas = file, dict(quotas or {})
 
     def __bool__(self) -> bool:
         return bool(self._digests)
@@ -50,7 +57,7 @@ class Keys:
 
     def replace(self, keys: Keys) -> None:
         """Accept other keys from now on."""
-        self._digests = keys._digests
+        self._digests, self.quotas = keys._digests, keys.quotas
 
     def find_owner(self, key: str) -> str | None:
         """Return the name of a key, or None. All keys are compared, each in constant time."""
@@ -63,7 +70,9 @@ class Keys:
 
 
 def read_keys(file: Path | None) -> Keys:
-    """Read the keys of a file and of the variable `BERTWORKS_API_KEYS`: `NAME:KEY` or `KEY`.
+    """Read the keys of a file and of the variable `BERTWORKS_API_KEYS`.
+
+    They have the form `NAME:KEY` or `KEY`. A quota (`Quota.parse`) may follow after a space.
 
     Args:
         file: one key per line; `#` begins a comment line. In the variable, commas separate keys.
@@ -85,18 +94,22 @@ def read_keys(file: Path | None) -> Keys:
             )
         lines += [(f"{file}:{number}", line) for number, line in in_file.items()]
     keys: dict[str, str] = {}
+    quotas: dict[str, Quota] = {}
     for where, line in lines:
         name, is_named, key = (part.strip() for part in line.partition(":"))
         if not is_named:
             name, key = "", line
         name = name or f"key-{len(keys) + 1}"
+        key, _, limits = key.partition(" ")
+        if limits.strip():
+            quotas[name] = Quota.parse(limits, where)
         if len(key) < _MIN_KEY_CHARACTERS:
             what = f"the key {name!r} has fewer than {_MIN_KEY_CHARACTERS} characters"
             raise SettingsError(what, where=where)
         if name in keys:
             raise SettingsError(f"two keys are called {name!r}", where=where)
         keys[name] = key
-    return Keys(keys, file)
+    return Keys(keys, file, quotas)
 
 
 def read_content(file: str | Path) -> bytes:

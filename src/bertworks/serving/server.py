@@ -133,6 +133,7 @@ class Server(uvicorn.Server):
                 log(logging.ERROR, "reload failed", reason=str(error), kept="all as it was")
                 return
             self.keys.replace(keys)
+            service.quotas.replace(keys.quotas)
             if context is not None and config.ssl is not None:
                 replace_tls_context(config.ssl, context)
             await asyncio.to_thread(service.models.replace, new_models)

@@ -13,14 +13,16 @@ from typing import TypeVar
 from starlette.routing import Route
 
 from ..inference.activations import is_awaited
+from .collectors import ModelCollector, QuotaCollector
 from .connections import Connections
 from .fair_yield import FairYield
 from .metrics import Metrics
-from .model_metrics import ModelCollector
 from .models import Models
 from .queue import Queue
+from .quotas import Quotas
 from .request_error import ErrorFormat, ErrorFormats
 from .schedule import DeadlineError, OverloadedError
+from .security import Keys
 from .settings import ServeSettings
 
 T = TypeVar("T")
@@ -34,8 +36,10 @@ class Service:
 
     Args:
         routes: all routes, each with the format of its errors.
+        keys: the keys whose quotas hold.
 
     Attributes:
+        quotas: what each key uses.
         error_formats: the format of errors of each path.
         connections: limits of the server's connections.
         response_turns: lets a few responses continue at a time.
@@ -50,6 +54,7 @@ class Service:
         models: Models,
         settings: ServeSettings,
         routes: Sequence[tuple[Route, ErrorFormat]],
+        keys: Keys,
     ) -> None:
         self.models, self.settings = models, settings
         self.error_formats = ErrorFormats(routes)
@@ -58,6 +63,7 @@ class Service:
         self.ready = False
         self.failure: Exception | None = None
         self.connections = Connections(settings)
+        self.quotas = Quotas(keys.quotas)
         self.metrics = Metrics(
             sorted({route.path for route, _ in routes}),
             {
@@ -65,7 +71,7 @@ class Service:
                 "bertworks_queue_tokens": lambda: self.queue.load.tokens,
                 "bertworks_connections": lambda: len(self.connections),
             },
-            ModelCollector(models),
+            (ModelCollector(models), QuotaCollector(self.quotas)),
         )
         self.queue = Queue(
             settings.batch_tokens, settings.max_queue_tokens, observe=self.metrics.record_batch

@@ -1,4 +1,4 @@
-"""Metrics of the served models: when each was loaded, its size, how often it was loaded."""
+"""Metrics that are read when they are asked for: of the served models, and of keys' quotas."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from .models import Models
+from .quotas import Quotas
 
 
 class ModelCollector(Collector):
@@ -48,3 +49,23 @@ class ModelCollector(Collector):
             for model_name in models.sources:
                 counter.add_metric([model_name], counts[model_name])
             yield counter
+
+
+class QuotaCollector(Collector):
+    """Reads how many requests each key's quota refused."""
+
+    def __init__(self, quotas: Quotas) -> None:
+        self._quotas = quotas
+
+    def describe(self) -> list[Metric]:
+        """Return nothing, so that nothing is read when this is registered."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metric."""
+        counter = CounterMetricFamily(
+            "bertworks_quota_refusals", "requests beyond a key's quota", labels=["client"]
+        )
+        for name, count in self._quotas.refusals.items():
+            counter.add_metric([name], count)
+        yield counter
