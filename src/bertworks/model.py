@@ -331,11 +331,9 @@ class Model(EmbeddingModel):
                     check_has_manifest(Path(out))
         task, network = self._task_and_network()
         task, table = open_table(task, data, labelled=False, **options)
-        gpus = int(next(network.parameters()).is_cuda)
+        processes = Workers(workers, on, int(next(network.parameters()).is_cuda))
         if is_stream:
-            predictions = engine.predict(
-                network, task, table, engine_settings, workers=workers, on=on
-            )
+            predictions = engine.predict(network, task, table, engine_settings, workers=processes)
             return write_predictions(out, predictions, format=format)
         return write_windows(
             out,
@@ -351,7 +349,7 @@ class Model(EmbeddingModel):
             },
             format=format,
             overwrite=overwrite,
-            workers=Workers(workers, on, gpus),
+            workers=processes,
         )
 
     def _check_predicts(self) -> None:
@@ -416,7 +414,8 @@ class Model(EmbeddingModel):
         task, network = self._task_and_network()
         self._check_workers(workers, on)
         evaluator = DataEvaluator(network, task, self.source, settings)
-        return evaluate_each(evaluator, tables, workers, on)
+        gpus = int(next(network.parameters()).is_cuda)
+        return evaluate_each(evaluator, tables, Workers(workers, on, gpus))
 
     def features_to(
         self,

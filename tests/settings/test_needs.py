@@ -39,7 +39,7 @@ CONTEXTS: dict[tuple[str, str], dict[str, Any]] = {
     ("PrepareSettings", "language"): {"sentences": "split"},
 }
 # And where it is not met, if that is not the default.
-UNMET: dict[tuple[str, str], dict[str, Any]] = {
+OTHER_CONTEXTS: dict[tuple[str, str], dict[str, Any]] = {
     ("TextClassifierSettings", "lm_weight"): {"teacher": "model"},
     ("ClassificationSettings", "label_smoothing"): {"teacher": "model"},
     ("TaggingSettings", "decoding"): {"labels": ("DET", "NOUN")},
@@ -67,16 +67,16 @@ def classes() -> Iterator[type[Settings]]:
             name = ".".join(file.relative_to(package.parent).with_suffix("").parts)
             importlib.import_module(name.removesuffix(".__init__"))
     pending: list[type[Settings]] = [Settings]
-    seen: set[type[Settings]] = set()
+    visited_classes: set[type[Settings]] = set()
     while pending:
         for each in pending.pop().__subclasses__():
-            if each not in seen and each.__module__.startswith("bertworks."):
-                seen.add(each)
+            if each not in visited_classes and each.__module__.startswith("bertworks."):
+                visited_classes.add(each)
                 pending.append(each)
-    yield from sorted(seen, key=lambda each: (each.__module__, each.__qualname__))
+    yield from sorted(visited_classes, key=lambda each: (each.__module__, each.__qualname__))
 
 
-def declared() -> list[tuple[type[Settings], Need, str]]:
+def declared_conditions() -> list[tuple[type[Settings], Need, str]]:
     """Each setting with a condition, and the class that declares it."""
     every = {
         (each.__name__, key): (each, need, key)
@@ -126,23 +126,23 @@ def error_of(schema: type[Settings], values: dict[str, Any]) -> str | None:
 @pytest.mark.long
 def test_settings_without_effect_are_refused() -> None:
     """Each declared condition, from both sides."""
-    for owner, need, key in declared():
+    for owner, need, key in declared_conditions():
         name = (owner.__name__, need.keys[0])
-        met, unmet = CONTEXTS[name], UNMET.get(name, {})
+        context, other_context = CONTEXTS[name], OTHER_CONTEXTS.get(name, {})
         # Labels are found in the rows, and no settings of users.
-        schema = owner if {"labels"} & (met | unmet).keys() else full_class(owner, key)
+        schema = owner if {"labels"} & (context | other_context).keys() else full_class(owner, key)
         field = schema.field(key)
         assert field is not None, f"{owner.__name__} has no {key}"
         value = other_value(key, field)
-        error = error_of(schema, {**unmet, key: value})
+        error = error_of(schema, {**other_context, key: value})
         says = rf"{key}=\S.* does nothing .*; leave it out"
         assert error is not None, f"{owner.__name__}: {key} is not refused"
         assert re.fullmatch(says, error), error
-        if (owner.__name__, key) not in NEVER:
-            assert error_of(schema, {**met, key: value}) is None, (owner, key)
+        if (owner.__name__, key) not in EXCEPTIONS:
+            assert error_of(schema, {**context, key: value}) is None, (owner, key)
 
 
-NEVER = {("RetrievalSettings", "temperature")}  # it is of a teacher of classifiers
+EXCEPTIONS = {("RetrievalSettings", "temperature")}  # it is of a teacher of classifiers
 
 # A description that says for which values of another setting it is, without a condition: why.
 WITHOUT_CONDITION = {
@@ -155,15 +155,15 @@ WITHOUT_CONDITION = {
 @pytest.mark.long
 def test_a_setting_for_a_value_of_another_has_a_condition() -> None:
     """What a description names as `for key=value` or `needs key=value` is declared as well."""
-    lacking = []
+    missing_keys = []
     for schema in classes():
         if issubclass(schema, EncoderConfig):
             continue  # each of its checks has a case in tests/nn/test_config.py
-        conditioned = {key.rpartition(".")[2] for need in schema.all_needs() for key in need.keys}
+        keys = {key.rpartition(".")[2] for need in schema.all_needs() for key in need.keys}
         for key, field in schema.model_fields.items():
             names = re.findall(r"(?:for|needs|with) (\w+)=", field.description or "")
             if group_in(field.annotation) is None and set(names) & set(schema.model_fields):
-                lacking += [f"{schema.__name__}.{key}"] * (
-                    key not in conditioned | WITHOUT_CONDITION.keys()
+                missing_keys += [f"{schema.__name__}.{key}"] * (
+                    key not in keys | WITHOUT_CONDITION.keys()
                 )
-    assert not lacking
+    assert not missing_keys

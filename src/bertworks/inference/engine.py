@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ..data.rows import LocatedRow, Row, characters_in, chunks
 from ..errors import BertworksWarning
-from ..jobs.parallel import Workers
+from ..jobs.parallel import HERE, Workers
 from ..native.library import set_num_threads, threads_of_worker
 from ..nn.device import is_finite, resolve_auto
 from ..packed import Batch
@@ -117,8 +117,7 @@ def predict(
     rows: Iterable[LocatedRow],
     settings: EngineSettings = DEFAULTS,
     *,
-    workers: int | None = 1,
-    on: str | None = None,
+    workers: Workers = HERE,
 ) -> Iterator[tuple[Row, Prediction]]:
     """Yield each row with its prediction, in the order of the rows.
 
@@ -126,7 +125,7 @@ def predict(
 
     Args:
         rows: any number; their target columns are not read.
-        workers, on: number of processes, each with the network, and where they run; see
+        workers: the processes that predict, each with the network.
             `Workers`.
 
     Raises:
@@ -136,7 +135,9 @@ def predict(
     counts = TruncationCounts()
     pending: deque[Sequence[tuple[LocatedRow, Row]]] = deque()
 
-    predictor = WindowPredictor(network, task, settings, threads_of_worker(workers, on))
+    predictor = WindowPredictor(
+        network, task, settings, threads_of_worker(workers.count, workers.cluster)
+    )
 
     def windows() -> Iterator[tuple[int, Sequence[tuple[LocatedRow, Row]]]]:
         start = 0
@@ -145,8 +146,7 @@ def predict(
             yield start, window
             start += len(window)
 
-    gpus = int(next(network.parameters()).is_cuda)
-    with closing(Workers(workers, on, gpus).map(predictor, windows())) as results:
+    with closing(workers.map(predictor, windows())) as results:
         for predictions, window_counts in results:
             counts.merge(window_counts)
             for (row, _), prediction in zip(pending.popleft(), predictions, strict=True):

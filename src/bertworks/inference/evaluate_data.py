@@ -72,9 +72,9 @@ class DataEvaluator:
 
 
 def evaluate_each(
-    evaluator: DataEvaluator, tables: Iterable[Table], workers: int | None, on: str | None
+    evaluator: DataEvaluator, tables: Iterable[Table], workers: Workers
 ) -> list[Evaluation]:
-    """Evaluate a network on each of several tables; see `Workers` for `workers` and `on`."""
+    """Evaluate a network on each of several tables; in these processes."""
     network, settings = evaluator.network, evaluator.settings
     tables = list(tables)
     check_table_options(settings, *tables)
@@ -83,10 +83,9 @@ def evaluate_each(
     evaluator = replace(
         evaluator,
         settings={**settings, "precision": precision},
-        threads=threads_of_worker(workers, on),
+        threads=threads_of_worker(workers.count, workers.cluster),
     )
-    gpus = int(next(network.parameters()).is_cuda)
-    return list(Workers(workers, on, gpus).map(evaluator, tables))
+    return list(workers.map(evaluator, tables))
 
 
 def _evaluate_table(

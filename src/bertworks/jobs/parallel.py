@@ -92,6 +92,10 @@ class Workers:
             yield from pool.map(parts)
 
 
+HERE = Workers()
+"""Only this process."""
+
+
 class WorkerError(BertworksError):
     """A worker process died."""
 
@@ -275,22 +279,22 @@ def _value(answer: tuple[bool, Any]) -> Any:
 def _on_ray(
     function: Callable[[PartT], ResultT],
     parts: Iterable[PartT],
-    on: str,
+    cluster: str,
     workers: int | None,
     gpus: int,
 ) -> Iterator[ResultT]:
     """Apply a function on Ray, which handles placement, lost nodes and the cluster's size."""
-    if on != "ray" and not on.startswith("ray://"):
-        raise SettingsError(f"on={on!r} is not valid", fix="Give ray, or ray://HOST:PORT.")
-    ray: Any = import_optional("ray", "ray", f"on={on}")
+    if cluster != "ray" and not cluster.startswith("ray://"):
+        raise SettingsError(f"on={cluster!r} is not valid", fix="Give ray, or ray://HOST:PORT.")
+    ray: Any = import_optional("ray", "ray", f"on={cluster}")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # if a cluster is started here
     try:
         if not ray.is_initialized():
-            address = None if on == "ray" else on
+            address = None if cluster == "ray" else cluster
             ray.init(address=address, log_to_driver=False, logging_level="warning")
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise BertworksError(
-            f"Ray cannot be reached ({str(error).splitlines()[0]})", where=on
+            f"Ray cannot be reached ({str(error).splitlines()[0]})", where=cluster
         ) from None
     missing = "Install on each node what this process imports."
     try:
@@ -298,7 +302,9 @@ def _on_ray(
             ray.put(function)
         ]  # a list, so that a worker fetches it once, not for every part
     except ImportError as error:  # on the server
-        raise BertworksError(f"Ray cannot run the work ({error})", where=on, fix=missing) from None
+        raise BertworksError(
+            f"Ray cannot run the work ({error})", where=cluster, fix=missing
+        ) from None
     call = ray.remote(_call).options(num_cpus=1, num_gpus=gpus)
     pending: deque[Any] = deque()
 
@@ -309,7 +315,7 @@ def _on_ray(
             is_traceback = isinstance(error, ray.exceptions.RayTaskError)  # the reason is last
             what = str(error).splitlines()[-1 if is_traceback else 0]
             fix = missing if "No module named" in what else "Run the same command again."
-            raise BertworksError(f"Ray gave up a task ({what})", where=on, fix=fix) from None
+            raise BertworksError(f"Ray gave up a task ({what})", where=cluster, fix=fix) from None
         return value
 
     try:

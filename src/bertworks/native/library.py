@@ -301,9 +301,9 @@ def set_num_threads(count: int) -> None:
         torch.set_num_threads(count)
 
 
-def threads_of_worker(workers: int | None, on: str | None) -> int | None:
+def threads_of_worker(workers: int | None, cluster: str | None) -> int | None:
     """Threads for each of several processes on this machine; None: leave the number unchanged."""
-    if workers == 1 or on is not None:
+    if workers == 1 or cluster is not None:
         return None
     return max(1, num_threads() // (workers or os.cpu_count() or 1))
 
