@@ -179,7 +179,7 @@ def test_every_verb_that_computes_takes_a_precision(verb: str) -> None:
     for word in ("precision=fp33", "--precision=fp33"):
         fails(
             *(verb, *COMPUTING[verb], word),
-            says="precision='fp33': input should be 'auto', 'fp32', 'bf16', 'fp16' or 'int8'",
+            says="precision='fp33': input should be 'auto', 'fp32', 'tf32', 'bf16', 'fp16' or",
         )
     result = bertworks(verb, *COMPUTING[verb], "precison=fp32")
     assert "The nearest valid name is 'precision'" in result.stderr

@@ -40,6 +40,7 @@ _WAITING = {
     *(_aten.repeat_interleave.self_Tensor, _aten.segment_reduce.default),
 }
 """Operators whose result, or its shape, the host must know before it goes on."""
+_PRODUCTS = ("aten.linear.", "aten.mm.", "aten.addmm.", "aten.bmm.", "aten.baddbmm.")
 _INDEXING = ("aten.index.", "aten.index_put", "aten._index_put", "aten._unsafe_index")
 
 
@@ -53,6 +54,10 @@ class Counts:
         default_factory=collections.Counter
     )
     attention_dropouts: list[float] = dataclasses.field(default_factory=list)
+    # PyTorch's setting at each product of float32 matrices
+    float32_products: collections.Counter[str] = dataclasses.field(
+        default_factory=collections.Counter
+    )
 
     def clear(self) -> None:
         for field in dataclasses.fields(self):
@@ -184,6 +189,8 @@ def _run(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     to_gpu = _is_on_gpu(kwargs.get("device"))
     if on_gpu or to_gpu:
         _counts.operators[name] += 1
+    if on_gpu and name.startswith(_PRODUCTS) and on_gpu[0].dtype is torch.float32:
+        _counts.float32_products[torch.backends.cuda.matmul.fp32_precision] += 1
     if func in _ATTENTION:
         assert not [tensor for tensor in on_host if tensor.dim()], name
         return _on_gpu(_ATTENTION[func](*tree_map(_values, args), **tree_map(_values, kwargs)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from bertworks.nn.device import resolve_auto
 from bertworks.nn.losses import _chunk_and_group, linear_cross_entropy
 from bertworks.packed import Layout
 from bertworks.tasks.pretraining.network import PretrainingNetwork
+from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training import fit, loss_scaling
 from bertworks.training.finetune import finetune
@@ -145,6 +147,30 @@ def test_bits_that_do_not_depend_on_the_batch_are_refused(gpu: Counts) -> None:
         model.embed(["a b c"], deterministic=True)
 
 
+def test_batches_that_are_made_ahead_give_the_same_bits(
+    gpu: Counts, prepared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread makes and pins them; the loop copies them without waiting."""
+    threads = []
+    collate = PretrainingTask.collate
+
+    def collate_and_note(task: Any, examples: Any) -> Any:
+        threads.append(threading.get_ident())
+        return collate(task, examples)
+
+    monkeypatch.setattr(PretrainingTask, "collate", collate_and_note)
+    settings: dict[str, Any] = {"steps": 3, "device": "cuda:0", "eval_every": 10}
+    weights = []
+    for name in ("ahead", "in step"):
+        run = tiny_run(prepared_data, tmp_path / name, **settings).run
+        weights.append(load_file(run.model / "model.safetensors"))
+        is_ahead = any(thread != threading.get_ident() for thread in threads)
+        assert is_ahead == (name == "ahead")
+        threads.clear()
+        monkeypatch.setattr(fit, "prefetch", lambda batches: batches)
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+
+
 # ------------------------------------------------------------------------------------------ float16
 
 
@@ -259,13 +285,16 @@ def test_precisions_that_a_device_lacks_are_refused(
     model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
     rows = [{"text": "a b", "label": "x"}, {"text": "c d", "label": "y"}] * 4
     settings: dict[str, Any] = {"train": rows, "out": tmp_path / "run", "device": "cpu"}
-    with pytest.raises(SettingsError, match="precision=fp16: float16 is for CUDA"):
+    with pytest.raises(SettingsError, match="precision=fp16 is for CUDA, not for cpu"):
         finetune(model, "classification", precision="fp16", **settings)
-    with pytest.raises(SettingsError, match="precision=fp16: float16 is for CUDA"):
-        model.embed(["a b"], precision="fp16")
+    for name in ("fp16", "tf32"):
+        with pytest.raises(SettingsError, match=f"precision={name} is for CUDA, not for cpu"):
+            model.embed(["a b"], precision=name)
     with simulated_gpu((7, 5)):
         with pytest.raises(SettingsError, match=r"this card has no bfloat16 .*precision=fp16"):
             finetune(model, "classification", precision="bf16", **settings | {"device": "cuda:0"})
+        with pytest.raises(SettingsError, match="this card has no TF32"):
+            finetune(model, "classification", precision="tf32", **settings | {"device": "cuda:0"})
         assert resolve_auto("cuda:0") == "fp32"
         assert resolve_auto("cuda:0", training=True) == "fp16"
     with simulated_gpu((6, 1)):
@@ -273,6 +302,46 @@ def test_precisions_that_a_device_lacks_are_refused(
     with simulated_gpu((8, 0)):
         assert resolve_auto("cuda:0", training=True) == "bf16"
     assert not (tmp_path / "run").exists()
+
+
+def test_int8_is_refused_on_a_gpu(gpu: Counts) -> None:
+    """PyTorch's products of 8-bit integers there need kernels around them that it does not have."""
+    model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
+    model.network.to("cuda:0")
+    with pytest.raises(SettingsError, match="precision=int8 is for CPUs, not for cuda"):
+        model.embed(["a b c"], precision="int8")
+
+
+@pytest.mark.parametrize(("precision", "flag"), [("fp32", "none"), ("tf32", "tf32")])
+def test_tf32_is_pytorchs_setting_while_a_call_computes(
+    precision: str, flag: str, gpu: Counts, tmp_path: Path
+) -> None:
+    """In training, in its evaluations, and in every way of inference."""
+    rows = [{"text": "a b", "label": "x"}, {"text": "c d", "label": "y"}] * 4
+    settings: dict[str, Any] = {"train": rows, "dev": rows, "precision": precision, "epochs": 1}
+    settings["max_seq_length"] = 8
+    start = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
+    gpu.clear()
+    result = finetune(start, "classification", out=tmp_path, device="cuda:0", **settings)
+    assert [*gpu.float32_products] == [flag]
+    kinds = {session["computes in"] for session in result.run.sessions() if "device" in session}
+    assert kinds == {"float32" + ", TF32 products" * (precision == "tf32")}
+    assert result.run.settings()["precision"] == precision
+    for compute in (result.model.embed, result.model.predict):
+        gpu.clear()
+        compute(["a b c"], precision=precision)
+        assert [*gpu.float32_products] == [flag], compute
+    assert torch.backends.cuda.matmul.fp32_precision == "none"
+
+
+def test_the_last_block_restores_the_setting_of_tf32() -> None:
+    matmul = torch.backends.cuda.matmul
+    outer, inner = devices.tf32_products(True), devices.tf32_products(True)
+    with outer:
+        with inner, devices.tf32_products(False):
+            assert matmul.fp32_precision == "tf32"
+        assert matmul.fp32_precision == "tf32"
+    assert matmul.fp32_precision == "none"
 
 
 # ---------------------------------------------------------------------------------------- attention

@@ -133,7 +133,7 @@ def estimate(
     settings, target = _settings(recipe, overrides), find_machine(machine, share)
     objective = _objective(settings, on_meta=True)
     network = objective.network
-    computes_in = None if settings.precision == "fp32" else torch.bfloat16  # as large as float16
+    computes_in = None if settings.precision in ("fp32", "tf32") else torch.bfloat16
     if target is None:
         computes_in = dtype_of(settings.precision, pick_device(device))
     devices = 1 if target is None else target.devices

@@ -30,7 +30,7 @@ from ..packed import Batch
 from ..settings.literals import InferencePrecision
 from ..tasks.task import Example, Network, Prediction, Task
 from .batching import by_tokens, not_finite_error, row_name
-from .frozen_network import frozen_form
+from .frozen_network import inference
 from .settings import EngineSettings
 
 ExampleT = TypeVar("ExampleT", bound=Example)
@@ -183,11 +183,9 @@ def outputs_of(
     """
     device = next(network.parameters()).device
 
-    form = frozen_form(network, settings.precision, settings.deterministic)
-
     def run(part: Sequence[ExampleT]) -> tuple[dict[str, Tensor], Batch]:
         batch = task.collate(part).to(device)
-        with torch.inference_mode():
+        with inference(network, settings) as form:
             return form.predict(batch), batch
 
     rank, world = share

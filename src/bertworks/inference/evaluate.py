@@ -76,4 +76,6 @@ def evaluate(
         notes = [*notes, "computed with 8-bit weights"]
     elif (dtype := dtype_of(settings.precision, next(network.parameters()).device)) is not None:
         notes = [*notes, f"computed in {str(dtype).removeprefix('torch.')}"]
+    elif settings.precision == "tf32":
+        notes = [*notes, "computed with TF32 products"]
     return Evaluation(metrics, rows, notes, evaluator.breakdown() if breakdown else Breakdown())

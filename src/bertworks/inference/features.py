@@ -26,7 +26,7 @@ from ..text.tokenizer import Tokenizer
 from .engine import check_finite, resolve_precision
 from .fingerprints import POOLER, arrays_of, fingerprint_of_arrays
 from .frozen_native import FrozenNativeEncoder
-from .frozen_network import frozen_form
+from .frozen_network import frozen_form, inference
 from .settings import EmbedSettings, EngineSettings, LayerSettings, TokenSettings
 from .text_embedding import EncodedText, Features, TextEmbedder, TextReader, VectorEmbedder
 
@@ -75,13 +75,8 @@ class HiddenStateExtractor(TextReader):
 
     def of_tokens(self, packed: Packed) -> Float[Tensor, "tokens width"]:
         """The vector of each token, in the order of the pack."""
-        with torch.inference_mode():
-            return torch.cat(self.parts(self.frozen_encoder(), packed, lambda hidden: hidden), -1)
-
-    def frozen_encoder(self) -> Encoder:
-        """The encoder in its frozen form."""
-        engine = self.engine
-        return frozen_form(self.network, engine.precision, engine.deterministic).encoder
+        with inference(self.network, self.engine) as form:
+            return torch.cat(self.parts(form.encoder, packed, lambda hidden: hidden), -1)
 
     def parts(
         self, encoder: Encoder, packed: Packed, reduce: Callable[[Tensor], Tensor]
@@ -169,8 +164,8 @@ class Embedder(NetworkEmbedder, VectorEmbedder):
 
     def _vectors(self, packed: Packed, num_excluded: int) -> Float[np.ndarray, "sequences width"]:
         modules = self.modules
-        with torch.inference_mode():
-            encoder = self.frozen_encoder()
+        with inference(self.network, self.engine) as form:
+            encoder = form.encoder
             is_mean = self.pooling == "mean" and self.is_of_last and not num_excluded
             if is_mean and isinstance(encoder, FrozenNativeEncoder):
                 means = encoder.means(packed, unit_length=self.normalize and modules is None)

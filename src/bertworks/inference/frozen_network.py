@@ -13,6 +13,7 @@ weights of the module have changed, the form is replaced at its next use.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain
 from operator import attrgetter, is_
 from threading import Lock
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..errors import SettingsError
-from ..nn.device import dtype_of
+from ..nn.device import dtype_of, tf32_products
 from ..nn.embeddings import Embeddings
 from ..nn.encoder import Encoder
 from ..nn.encoder_layers import FeedForward, Layer
@@ -48,6 +49,7 @@ from .frozen_layers import (
     is_faster_separate,
 )
 from .frozen_native import FrozenNativeEncoder, FrozenNativeLayer, native_layers
+from .settings import EngineSettings
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 _version = attrgetter("_version")
@@ -93,6 +95,17 @@ def frozen_form(
             form = forms[key] = FrozenNetwork(network, *key)
     assert isinstance(form.network, type(network))
     return form.network
+
+
+@contextmanager
+def inference(network: ModuleT, engine: EngineSettings) -> Iterator[ModuleT]:
+    """Provide a network's frozen form, and the precision of the engine's settings for the block.
+
+    Raises:
+        SettingsError: the device cannot compute with these settings.
+    """
+    with torch.inference_mode(), tf32_products(engine.precision == "tf32"):
+        yield frozen_form(network, engine.precision, engine.deterministic)
 
 
 class FrozenNetwork:

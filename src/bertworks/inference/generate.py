@@ -25,7 +25,7 @@ from ..tasks.pretraining import hashing
 from ..tasks.pretraining.network import PretrainingNetwork
 from .batching import by_tokens
 from .engine import check_finite
-from .frozen_network import frozen_form
+from .frozen_network import inference
 from .settings import EngineSettings, GenerationSettings
 
 
@@ -133,7 +133,6 @@ def start_continuation(
     )
 
 
-@torch.inference_mode()
 def continue_texts(
     network: PretrainingNetwork,
     texts: Sequence[Continuation],
@@ -158,8 +157,19 @@ def continue_texts(
     Raises:
         CheckpointError: the network's output for a text is not finite.
     """
-    form = frozen_form(network, engine.precision, engine.deterministic)
     device = next(network.parameters()).device
+    with inference(network, engine) as form:
+        return _continue(form, texts, steps, pieces, device)
+
+
+def _continue(
+    form: PretrainingNetwork,
+    texts: Sequence[Continuation],
+    steps: int | None,
+    pieces: int | None,
+    device: torch.device,
+) -> list[Continuation]:
+    """Do as `continue_texts`, with a network's frozen form."""
     results = list(texts)
     alive = [index for index, text in enumerate(texts) if not text.is_over]
     # Sorted by length, for large groups in attention; each step keeps the order.

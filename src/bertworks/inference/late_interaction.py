@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ..checkpoints.late_interaction import LateInteractionSettings
 from ..errors import DataError, SettingsError
-from ..nn.encoder import HasEncoder
+from ..nn.encoder import Encoder, HasEncoder
 from ..nn.vector_modules import VectorModules
 from ..packed import Padded
 from ..text.encoding import TokenIds, Truncation
@@ -31,7 +31,7 @@ from ..text.tokenizer import Tokenizer
 from .batching import row_name
 from .engine import check_finite
 from .features import NetworkEmbedder
-from .frozen_network import frozen_form
+from .frozen_network import frozen_form, inference
 from .settings import EmbedSettings, EngineSettings
 from .text_embedding import EncodedText
 
@@ -143,8 +143,8 @@ class LateInteractionEmbedder(NetworkEmbedder):
         result: dict[int, Matrix] = {}
         assert self.modules is not None
         modules = frozen_form(self.modules, "fp32", self.engine.deterministic)
-        with torch.inference_mode():
-            for part, hidden in self._hidden_states(texts):
+        with inference(self.network, self.engine) as form:
+            for part, hidden in self._hidden_states(form.encoder, texts):
                 rows = modules(torch.cat(hidden).float())
                 if self.late_interaction.normalize:
                     rows = F.normalize(rows, dim=-1)
@@ -165,16 +165,15 @@ class LateInteractionEmbedder(NetworkEmbedder):
         return rows
 
     def _hidden_states(
-        self, texts: Sequence[EncodedText]
+        self, encoder: Encoder, texts: Sequence[EncodedText]
     ) -> Iterator[tuple[list[EncodedText], list[Float[Tensor, "tokens hidden_size"]]]]:
-        """Yield some texts, and the hidden states of each."""
+        """Yield some texts, and the hidden states of each, of an encoder in its frozen form."""
         if self._expands and not self.late_interaction.attends_to_expansion:
             for text in texts:
                 yield [text], [self._expand_query(text)]
             return
         if self._expands:
             texts = [replace(text, encoding=TokenIds(self._fill_query(text))) for text in texts]
-        encoder = self.frozen_encoder()
         for part, packed in self.batches(texts):
             hidden = encoder(packed)
             yield part, [hidden[start:end] for start, end in pairwise(packed.cu_seqlens.tolist())]

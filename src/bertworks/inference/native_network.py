@@ -121,9 +121,9 @@ class NativeNetwork:
             CheckpointError: the processor has no native code for the precision; or the files are
                 damaged, or have changed.
         """
-        if precision == "fp16":
-            raise needs_pytorch_error("precision=fp16, on CUDA,", where=self._where)
-        native_precision = auto_precision() if precision == "auto" else precision
+        if precision == "fp16" or precision == "tf32":  # noqa: PLR1714 - narrows the type
+            raise needs_pytorch_error(f"precision={precision}, on CUDA,", where=self._where)
+        native_precision: Precision = auto_precision() if precision == "auto" else precision
         with self._lock:
             if native_precision not in self._encoders:
                 if not has_kernels(native_precision):

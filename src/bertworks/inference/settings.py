@@ -25,7 +25,7 @@ class EngineSettings(Settings):
     precision: InferencePrecision = Field(
         "auto",
         description="precision of the encoder. auto: bf16 if the device is faster with it, "
-        "else fp32; fp16: on CUDA; int8: fastest, approximate",
+        "else fp32; tf32, fp16: on CUDA; int8: fastest, approximate, on CPUs",
     )
     deterministic: bool = Field(
         False,

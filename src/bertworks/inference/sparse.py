@@ -22,7 +22,7 @@ from ..nn.heads import MLMHead
 from .batching import row_name
 from .engine import check_finite
 from .features import NetworkEmbedder
-from .frozen_network import frozen_form
+from .frozen_network import inference
 from .text_embedding import EncodedText
 
 SparseMatrix: TypeAlias = Any
@@ -104,8 +104,7 @@ class SpladeEmbedder(SparseEmbedder):
     ) -> SparseMatrix:
         rows: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         for part, packed in self.batches(texts):
-            with torch.inference_mode():
-                form = frozen_form(self.network, self.engine.precision, self.engine.deterministic)
+            with inference(self.network, self.engine) as form:
                 hidden = form.encoder(packed)
                 edges = packed.cu_seqlens.tolist()
                 for index, text in enumerate(part):

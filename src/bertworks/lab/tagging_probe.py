@@ -30,7 +30,7 @@ from ..errors import BertworksError
 from ..inference.batching import by_tokens, row_name
 from ..inference.engine import DEFAULTS, check_finite
 from ..inference.evaluate import evaluate
-from ..inference.frozen_network import frozen_form
+from ..inference.frozen_network import inference
 from ..inference.settings import EngineSettings
 from ..nn.config import EncoderConfig
 from ..nn.encoder import HasEncoder
@@ -236,12 +236,11 @@ def _fill(
     engine: EngineSettings,
 ) -> None:
     device = next(network.parameters()).device
-    form = frozen_form(network, engine.precision, engine.deterministic)
     for part in by_tokens(examples, engine.batch_tokens):
         batch = task.collate(part).to(device)
         windows = (part[at].sequences[number] for at, number in sort_sequences(part))
         pieces = states.pieces(windows)
-        with torch.inference_mode():
+        with inference(network, engine) as form:
             for layer, hidden in enumerate(form.encoder.hidden_states(batch.packed)):
                 vectors = hidden[batch.targets["positions"]]
                 check_finite(vectors, lambda at: _row_of(batch, at))  # noqa: B023

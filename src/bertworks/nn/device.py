@@ -6,8 +6,9 @@ import math
 import platform
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
+from threading import Lock
 from typing import Any, Literal
 
 import torch
@@ -19,6 +20,7 @@ from ..settings.literals import InferencePrecision
 from .encoder import Encoder
 
 _FIRST_FLOAT16_CAPABILITY = (7, 0)  # Volta: the first with fast products of matrices
+_FIRST_TF32_CAPABILITY = (8, 0)  # Ampere
 _RANDOM_INITIALIZERS = frozenset((Tensor.normal_, Tensor.uniform_))
 
 
@@ -121,7 +123,8 @@ def dtype_of(precision: InferencePrecision, device: torch.device | str) -> torch
     check_precision(precision, device)
     if precision == "fp16":
         return torch.float16
-    if precision == "fp32" or (precision in ("auto", "int8") and not is_fast_at_bfloat16(device)):
+    is_automatic = precision in ("auto", "int8")
+    if precision in ("fp32", "tf32") or (is_automatic and not is_fast_at_bfloat16(device)):
         return None
     if not has_bfloat16(device):
         warnings.warn(
@@ -136,15 +139,25 @@ def dtype_of(precision: InferencePrecision, device: torch.device | str) -> torch
 def check_precision(precision: InferencePrecision, device: torch.device | str) -> None:
     """Raise `SettingsError` if a device cannot compute in a precision, or only by emulation."""
     is_cuda = torch.device(device).type == "cuda"
-    if precision == "fp16" and not is_cuda:
+    if precision == "int8" and torch.device(device).type != "cpu":
         raise SettingsError(
-            f"precision=fp16: float16 is for CUDA, not for {torch.device(device).type}",
+            f"precision=int8 is for CPUs, not for {torch.device(device).type}",
+            fix="Use auto, which is bf16 on most cards; or device=cpu.",
+        )
+    if precision in ("fp16", "tf32") and not is_cuda:
+        raise SettingsError(
+            f"precision={precision} is for CUDA, not for {torch.device(device).type}",
             fix="Use precision=bf16 or fp32, or auto, which chooses.",
         )
     if precision == "bf16" and is_cuda and not has_bfloat16(device):
         raise SettingsError(
             "precision=bf16: this card has no bfloat16 (cards since NVIDIA's Ampere do)",
             fix="Use precision=fp16 or fp32; auto chooses.",
+        )
+    if precision == "tf32" and torch.cuda.get_device_capability(device) < _FIRST_TF32_CAPABILITY:
+        raise SettingsError(
+            "precision=tf32: this card has no TF32 (cards since NVIDIA's Ampere do)",
+            fix="Use precision=fp32 or fp16.",
         )
 
 
@@ -173,6 +186,38 @@ def is_finite(tensor: Tensor) -> bool:
     if not tensor.is_floating_point():
         return True
     return math.isfinite(tensor.sum().item()) or bool(tensor.isfinite().all())
+
+
+class _Tf32Products:
+    """PyTorch's setting of float32 products on CUDA, which all threads share."""
+
+    def __init__(self) -> None:
+        self._lock, self._num_blocks, self._usual = Lock(), 0, ""
+
+    def __enter__(self) -> None:
+        matmul = torch.backends.cuda.matmul
+        with self._lock:
+            if not self._num_blocks:
+                self._usual, matmul.fp32_precision = matmul.fp32_precision, "tf32"
+            self._num_blocks += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._num_blocks -= 1
+            if not self._num_blocks:
+                torch.backends.cuda.matmul.fp32_precision = self._usual
+
+
+_tf32_products = _Tf32Products()
+
+
+def tf32_products(is_on: bool) -> AbstractContextManager[None]:
+    """If `is_on`, let products of float32 matrices on CUDA round their factors to TF32.
+
+    PyTorch has one setting for all threads: while the block of one runs, products of the others
+    are rounded too. After the last block the setting is what it was before the first.
+    """
+    return _tf32_products if is_on else nullcontext()
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from .quantization import CHUNK_ROWS, ZERO, quantize_rows
 
 
 class QuantizedLinear(Linear):
-    """`x Wᵀ + b` in 8-bit numbers; the result has the precision of `x`.
+    """`x Wᵀ + b` in 8-bit numbers, on the CPU; the result has the precision of `x`.
 
         x Wᵀ + b  ≈  s_row · (codes(x) · codes(W)ᵀ) · s_output + b     codes: integers up to ±127
 
@@ -58,10 +58,10 @@ class QuantizedLinear(Linear):
             attributes |= {"fused": ("none", ""), "output_codes": None}
         codes, scales = quantize_rows(weight)
         kernel = None
-        if weight.is_cpu and torch.cpu._is_vnni_supported():
+        if torch.cpu._is_vnni_supported():
             kernel = torch.ops.onednn.qlinear_pointwise.default
             codes = torch.ops.onednn.qlinear_prepack(codes, None)
-        elif weight.is_cpu:
+        else:
             codes = codes.float()  # cast once; sums are exact up to 2**24
         return copy_module(
             linear,
@@ -95,7 +95,7 @@ class QuantizedLinear(Linear):
         scale = largest.clamp_(min=SMALLEST).div_(LARGEST)
         values = (x * scale.reciprocal()).round_()
         if self.kernel is None:
-            sums = F.linear(values, self.codes.float()).mul_(self.scales)
+            sums = F.linear(values, self.codes).mul_(self.scales)
         else:
             signed = values.to(torch.int8)
             codes = signed.bitwise_xor_(-ZERO).view(torch.uint8)  # the same as adding 128
@@ -136,7 +136,7 @@ class CalibratedLinear(QuantizedLinear):
         rows = x.reshape(-1, self.in_features)
         codes = rows if is_coded else inputs.encode(rows)
         if self.kernel is None:
-            sums = F.linear(codes.float() - ZERO, self.codes.float())
+            sums = F.linear(codes.float() - ZERO, self.codes)
             result = torch.addcmul(self.shift, sums, self.scales)
             if self.activation is not None:
                 result = apply_in_whole_vectors(self.activation, result)

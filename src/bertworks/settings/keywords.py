@@ -35,7 +35,7 @@ class EngineKeywords(TypedDict, total=False):
 
     batch_tokens: int
     window_rows: int
-    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"]
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16", "int8"]
     deterministic: bool
 
 
@@ -118,7 +118,7 @@ class ProbeKeywords(TableKeywords, VectorKeywords, total=False):
 
     text_column: str | None
     label_column: str | None
-    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"]
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16", "int8"]
     inverse_regularization: float
     max_iterations: int
 
@@ -298,7 +298,7 @@ class TrainingKeywords(TypedDict, total=False):
     batch_size: int | None
     micro_batch_size: int | None
     micro_batch_tokens: int | None
-    precision: Literal["auto", "fp32", "bf16", "fp16"]
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"]
     gradient_checkpointing: bool
     ema: float | None
     log_every: int
@@ -522,6 +522,6 @@ class AblationKeywords(TableKeywords, total=False):
     document_context: bool
     document_column: str | None
     seeds: Sequence[int]
-    precision: Literal["auto", "fp32", "bf16", "fp16"]
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"]
     probe: TaggingProbeKeywords
     finetune: FinetuneKeywords | None

@@ -10,19 +10,20 @@ from typing import Literal, TypeAlias
 Device: TypeAlias = Literal["auto", "cpu", "cuda", "mps"]
 """Device on which a network runs."""
 
-Precision: TypeAlias = Literal["auto", "fp32", "bf16", "fp16"]
+Precision: TypeAlias = Literal["auto", "fp32", "tf32", "bf16", "fp16"]
 """`auto` is bf16 if the device is faster at it, else fp32; a resumed run keeps its precision.
 
 In bf16 hidden states are bfloat16; weights and their summed gradients stay float32. fp16 is for
 CUDA: hidden states are float16, and in training the loss is scaled. Training chooses it on cards
-without bfloat16.
+without bfloat16. tf32 is fp32 whose products of matrices round their factors to 11 bits, on CUDA.
 """
 
 Backend: TypeAlias = Literal["auto", "native", "torch"]
 """What computes: native code alone, or PyTorch."""
-InferencePrecision: TypeAlias = Literal["auto", "fp32", "bf16", "fp16", "int8"]
-"""Precision of inference. `fp16` is for CUDA. `int8`: the linear maps of the layers have 8-bit
-weights and 8-bit inputs, with a scale for each output and each token; the rest is as with `auto`.
+InferencePrecision: TypeAlias = Literal["auto", "fp32", "tf32", "bf16", "fp16", "int8"]
+"""Precision of inference. `tf32` and `fp16` are for CUDA, `int8` for CPUs: the linear maps of the
+layers have 8-bit weights and 8-bit inputs, with a scale for each output and each token; the rest is
+as with `auto`.
 """
 
 SavedPrecision: TypeAlias = Literal["fp32", "bf16", "int8"]

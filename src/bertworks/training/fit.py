@@ -32,7 +32,7 @@ import torch
 
 from ..errors import TrainingError
 from ..nn.cpu import keep_freed_memory
-from ..nn.device import autocast_to, dtype_of, is_finite
+from ..nn.device import autocast_to, dtype_of, is_finite, tf32_products
 from ..runs.run_directory import RunDirectory
 from ..tasks.best_metric import BestMetric
 from ..tasks.task import Network, Task
@@ -106,6 +106,7 @@ def fit(
         stack.enter_context(determinism(settings.deterministic))
         keep_freed_memory(of_any_size=True)
         dtype = dtype_of(settings.precision, group.device)
+        stack.enter_context(tf32_products(settings.precision == "tf32"))
         unfreeze_steps = stack.enter_context(frozen_parameters(network, settings))
         if settings.sharding == "full" and group.world > 1:
             check_can_shard(settings)
@@ -176,7 +177,7 @@ class _Loop:
             **machine.describe(device),
             "processes": self.group.world,
             "sharding": "full" if self.is_sharded else "none",
-            "computes in": str(self.dtype).removeprefix("torch."),
+            "computes in": self.computes_in(),
         }
         self.checkpointer = Checkpointer(
             self.run,
@@ -187,6 +188,11 @@ class _Loop:
             self.plan,
             self.settings.keep_checkpoints,
         )
+
+    def computes_in(self) -> str:
+        """Return the dtype of the hidden states, and how their products are rounded."""
+        is_rounded = self.settings.precision == "tf32"
+        return str(self.dtype).removeprefix("torch.") + (", TF32 products" if is_rounded else "")
 
     def start_or_resume(self) -> int | None:
         """Start the run, or resume it from the newest checkpoint; return that checkpoint's step."""

@@ -23,10 +23,11 @@ _peaks: dict[tuple[object, ...], float] = {}
 def matmul_peak(dtype: torch.dtype, device: torch.device | str, seconds: float = 0.3) -> float:
     """Return the best rate of a large matrix product, in floating-point operations per second.
 
-    A process measures it once for each number of threads. The matrices are constant, so a run's
-    random state does not change.
+    A process measures it once for each number of threads and rounding of float32 factors. The
+    matrices are constant, so a run's random state does not change.
     """
-    key = (dtype, torch.device(device), seconds, torch.get_num_threads())
+    how = torch.get_num_threads(), torch.backends.cuda.matmul.fp32_precision
+    key = (dtype, torch.device(device), seconds, how)
     if key not in _peaks:
         _peaks[key] = _measure_peak(dtype, device, seconds)
     return _peaks[key]

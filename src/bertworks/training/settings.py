@@ -214,7 +214,8 @@ class TrainingSettings(OptimizerSettings, FreezingSettings):
     precision: Precision = Field(
         "auto",
         description="bf16: compute in bfloat16, keep weights and their sums in float32; fp16: "
-        "likewise in float16 with a scaled loss, on CUDA; auto: bf16 if the device is faster with "
+        "likewise in float16 with a scaled loss, on CUDA; tf32: fp32 with rounded factors in "
+        "products, on CUDA; auto: bf16 if the device is faster with "
         "it, fp16 on CUDA cards without bfloat16; a resumed run keeps its precision",
     )
     gradient_checkpointing: bool = Field(

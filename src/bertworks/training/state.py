@@ -49,7 +49,7 @@ class TrainState:
     loss_scale: LossScale | None = None  # in float16
 
     @classmethod
-    def from_saved(cls, values: Mapping[str, Any]) -> TrainState:
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainState:
         """Return the state of a checkpoint, as `asdict` made it."""
         scale = values["loss_scale"]
         own = {
@@ -159,7 +159,7 @@ class Checkpointer:
             return None
         restore(checkpoint, self.network, self.optimizer)
         saved_state = checkpoint.state
-        state = TrainState.from_saved(saved_state["train"])
+        state = TrainState.from_dict(saved_state["train"])
         if group.is_main:
             _warn_of_changes(saved_state["facts"], self.facts)
         if group.rank < len(saved_state["random"]):
