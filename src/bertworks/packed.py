@@ -8,7 +8,7 @@ fastest, since attention on the CPU runs once per group of neighbouring sequence
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -102,9 +102,16 @@ class Layout:
 
     def to(self: LayoutT, device: torch.device | str) -> LayoutT:
         """Return the same with tensors on `device`; itself, if they are already there."""
+        return self._with_tensors(lambda value: to_tensor(value, device))
+
+    def pin(self: LayoutT) -> LayoutT:
+        """Return the same with tensors in pinned memory, whose copies to a GPU do not wait."""
+        return self._with_tensors(_pin)
+
+    def _with_tensors(self: LayoutT, convert: Callable[[Any], Any]) -> LayoutT:
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         tensors = {
-            name: to_tensor(value, device) if hasattr(value, "shape") else value
+            name: convert(value) if hasattr(value, "shape") else value
             for name, value in values.items()
         }
         if all(tensors[name] is value for name, value in values.items()):
@@ -355,6 +362,11 @@ class Batch:
         targets = {name: to_tensor(value, device) for name, value in self.targets.items()}
         return Batch(self.packed.to(device), targets, self.counts, self.examples)
 
+    def pin(self) -> Batch:
+        """The same batch as tensors in pinned memory."""
+        targets = {name: _pin(value) for name, value in self.targets.items()}
+        return Batch(self.packed.pin(), targets, self.counts, self.examples)
+
 
 def _to_numpy(values: Any) -> np.ndarray:
     return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
@@ -372,7 +384,16 @@ def to_tensor(values: Any, device: torch.device | str) -> Any:
         values = torch.from_numpy(np.ascontiguousarray(values))
     if torch.device(device).type != "cuda" or values.is_cuda:
         return values.to(device)
-    return values.pin_memory().to(device, non_blocking=True)
+    return _pin(values).to(device, non_blocking=True)
+
+
+def _pin(values: Any) -> Any:
+    """Return an array or tensor of the host as a tensor in pinned memory."""
+    import torch
+
+    if not isinstance(values, torch.Tensor):
+        values = torch.from_numpy(np.ascontiguousarray(values))
+    return values.pin_memory()
 
 
 def _to_int64(values: Any) -> Any:

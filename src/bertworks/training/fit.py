@@ -24,7 +24,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -45,6 +45,7 @@ from .loss_scaling import LossScale
 from .optimizer import Average, build_optimizer, set_step
 from .plan import Phase, Plan, batch_of
 from .precision import activation_checkpointing, determinism
+from .prefetch import prefetch
 from .random_state import unchanged_random_state
 from .recorder import Recorder
 from .settings import FitSettings
@@ -234,9 +235,11 @@ class _Loop:
                 world=self.group.world,
                 workers=self.settings.loader_workers,
             )
-            while self.state.step < end and not self.is_over:
-                self.record(self.update(batches, request))
-            batches.close()
+            if self.group.device.type == "cuda":
+                batches = prefetch(batches)
+            with closing(batches):
+                while self.state.step < end and not self.is_over:
+                    self.record(self.update(batches, request))
 
     def update(self, batches: Iterator[GlobalBatch], request: StopRequest) -> float:
         """Update the weights once, and return the learning rate of the update."""
