@@ -45,11 +45,11 @@ if TYPE_CHECKING:  # for editors and type checkers
     from .packed import Padded as Padded
     from .serving.client import AsyncClient as AsyncClient
     from .serving.client import Client as Client
-    from .tasks.classifier import ClassifierNetwork as ClassifierNetwork
     from .tasks.classifier import ClassifierTask as ClassifierTask
     from .tasks.example import LabelledExample as LabelledExample
     from .tasks.labelled import LabelledTask as LabelledTask
-    from .tasks.task import Network as Network
+    from .tasks.network import ClassifierNetwork as ClassifierNetwork
+    from .tasks.network import Network as Network
     from .tasks.task import Task as Task
     from .text.tokenizer import Tokenizer as Tokenizer
     from .text.vocabulary import train_vocabulary as train_vocabulary
@@ -74,11 +74,11 @@ _HOMES = {
     "Encoder": "nn.encoder",
     "EncoderConfig": "nn.config",
     "Task": "tasks.task",
-    "Network": "tasks.task",
+    "Network": "tasks.network",
     "LabelledTask": "tasks.labelled",
     "LabelledExample": "tasks.example",
     "ClassifierTask": "tasks.classifier",
-    "ClassifierNetwork": "tasks.classifier",
+    "ClassifierNetwork": "tasks.network",
     "Schema": "data.schema",
     "Role": "data.schema",
     "Head": "checkpoints.heads",

@@ -61,9 +61,10 @@ from .tasks import is_user_task
 from .tasks.classification import TextClassifierTask
 from .tasks.evaluation import Evaluation
 from .tasks.inputs import iterate_task_rows, open_table
+from .tasks.network import Network
 from .tasks.pretraining.network import PretrainingNetwork
 from .tasks.pretraining.task import PretrainingTask
-from .tasks.task import Network, Prediction, Task
+from .tasks.task import Prediction, Task
 from .text.tokenizer import Tokenizer
 from .utils.atomic_writes import is_device
 from .utils.formatting import format_names, format_number, html_facts

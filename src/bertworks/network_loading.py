@@ -52,7 +52,8 @@ from .nn.device import pick_device, without_weights
 from .nn.encoder import BareEncoder, Encoder
 from .nn.vector_modules import VectorModules
 from .tasks import detect_task, find_task_class, is_registered
-from .tasks.task import Network, Task
+from .tasks.network import Network
+from .tasks.task import Task
 from .text.tokenizer import Tokenizer
 
 

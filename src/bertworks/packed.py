@@ -95,7 +95,7 @@ class Layout:
         if not any(hasattr(value, "detach") for value in values.values()):
             return self
         arrays: dict[str, Any] = {
-            name: _to_numpy(value) if hasattr(value, "detach") else value
+            name: to_array(value) if hasattr(value, "detach") else value
             for name, value in values.items()
         }
         return type(self)(**arrays)
@@ -192,11 +192,11 @@ class Packed(Layout):
             ValueError: shapes differ, or a row has no real token.
         """
         device = getattr(input_ids, "device", None)
-        ids = _to_numpy(input_ids)
+        ids = to_array(input_ids)
         mask = np.ones(ids.shape, bool)
         if attention_mask is not None:
-            mask = _to_numpy(attention_mask) != 0
-        types = np.zeros_like(ids) if token_type_ids is None else _to_numpy(token_type_ids)
+            mask = to_array(attention_mask) != 0
+        types = np.zeros_like(ids) if token_type_ids is None else to_array(token_type_ids)
         if ids.ndim != 2 or not ids.shape == mask.shape == types.shape:
             raise ValueError(f"shapes differ: {ids.shape}, {mask.shape}, {types.shape}")
         lengths = mask.sum(1)
@@ -258,11 +258,11 @@ class Packed(Layout):
             `[sequences, max_seqlen, …]` values, and a `[sequences, max_seqlen]` boolean mask.
         """
         values = self.input_ids if values is None else values
-        order = np.lexsort((_to_numpy(self.sequence_number), _to_numpy(self.sequence_row)))
+        order = np.lexsort((to_array(self.sequence_number), to_array(self.sequence_row)))
         row_of_sequence = np.empty_like(order)
         row_of_sequence[order] = np.arange(len(order))
         rows = np.repeat(row_of_sequence, self.lengths)
-        columns = _to_numpy(self.position_ids)
+        columns = to_array(self.position_ids)
         shape = (self.num_sequences, self.max_seqlen, *values.shape[1:])
         mask = np.zeros(shape[:2], bool)
         mask[rows, columns] = True
@@ -368,7 +368,8 @@ class Batch:
         return Batch(self.packed.pin(), targets, self.counts, self.examples)
 
 
-def _to_numpy(values: Any) -> np.ndarray:
+def to_array(values: Any) -> np.ndarray:
+    """Return an array or a tensor as an array."""
     return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
 
 

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.nn.device import autocast_to
 from bertworks.packed import Batch
-from bertworks.tasks.classification import ClassificationNetwork
 from bertworks.tasks.pretraining.network import PretrainingNetwork
+from bertworks.tasks.text_network import ClassificationNetwork
 
 from . import oracles
 from .oracles import Pair, error, geometry

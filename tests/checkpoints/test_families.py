@@ -16,9 +16,9 @@ from bertworks.nn.config import EncoderConfig
 from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.nn.layers import ACTIVATIONS, GroupedLinear
 from bertworks.packed import Batch
-from bertworks.tasks.classification import ClassificationNetwork
 from bertworks.tasks.pretraining.discriminator import DiscriminatorNetwork
 from bertworks.tasks.pretraining.network import PretrainingNetwork
+from bertworks.tasks.text_network import ClassificationNetwork
 from tests.checkpoints import measures, oracles
 from tests.checkpoints.measures import TOLERANCE
 from tests.checkpoints.oracles import CONFIG_CLASSES, OF_KNOWN_PARTS, error, geometry

@@ -22,11 +22,13 @@ from bertworks.tasks import choice, find_task_class
 from bertworks.tasks.answering import answers
 from bertworks.tasks.answering.network import AnsweringNetwork
 from bertworks.tasks.answering.task import AnsweringTask
-from bertworks.tasks.choice import ChoiceNetwork, ChoiceTask
-from bertworks.tasks.classification import ClassificationNetwork, ClassificationTask
+from bertworks.tasks.choice import ChoiceTask
+from bertworks.tasks.choice_network import ChoiceNetwork
+from bertworks.tasks.classification import ClassificationTask
 from bertworks.tasks.regression import RegressionTask
 from bertworks.tasks.tagging.network import TaggingNetwork
 from bertworks.tasks.tagging.task import TaggingTask
+from bertworks.tasks.text_network import ClassificationNetwork
 from tests.checkpoints import journeys, measures, oracles
 from tests.checkpoints.measures import TOLERANCE
 from tests.checkpoints.oracles import CONFIG_CLASSES, error, geometry

@@ -15,8 +15,8 @@ import bertworks as bw
 from bertworks.checkpoints.families import find_family
 from bertworks.checkpoints.network_weights import unique_tensors
 from bertworks.packed import Batch
-from bertworks.tasks.classification import ClassificationNetwork
 from bertworks.tasks.pretraining.network import PretrainingNetwork
+from bertworks.tasks.text_network import ClassificationNetwork
 from tests.checkpoints import journeys, oracles
 from tests.checkpoints.measures import TOLERANCE
 from tests.checkpoints.oracles import error, geometry

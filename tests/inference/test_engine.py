@@ -25,10 +25,10 @@ from bertworks.inference.settings import EngineSettings
 from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
 from bertworks.tasks.classification import (
-    ClassificationNetwork,
     ClassificationSettings,
     ClassificationTask,
 )
+from bertworks.tasks.text_network import ClassificationNetwork
 from bertworks.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore:3 of 6. rows have an empty text")

@@ -21,13 +21,14 @@ from tests.tasks.test_breakdown import (
 from bertworks.inference.evaluate import Evaluation, evaluate
 from bertworks.inference.settings import EngineSettings
 from bertworks.nn.config import EncoderConfig
+from bertworks.tasks.network import Network
 from bertworks.tasks.pretraining.discriminator import DiscriminatorNetwork, with_generator
 from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.replaced_tokens import ReplacedTokensTask
 from bertworks.tasks.pretraining.settings import ReplacedTokensSettings
 from bertworks.tasks.pretraining.source import PretrainingExample
 from bertworks.tasks.pretraining.task import PretrainingTask
-from bertworks.tasks.task import Evaluator, Network, Task
+from bertworks.tasks.task import Evaluator, Task
 from bertworks.text.tokenizer import Tokenizer
 
 ENGINE = EngineSettings(batch_tokens=40, window_rows=25, precision="fp32")

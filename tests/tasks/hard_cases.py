@@ -21,7 +21,8 @@ from bertworks.nn.encoder import Encoder
 from bertworks.nn.heads import MLMHead
 from bertworks.nn.losses import cross_entropy_sum
 from bertworks.packed import Batch, Packed
-from bertworks.tasks.task import Evaluator, Network, Prediction, Task
+from bertworks.tasks.network import Network
+from bertworks.tasks.task import Evaluator, Prediction, Task
 from bertworks.text.tokenizer import Encoding, Tokenizer
 from bertworks.text.windows import segment_windows
 

@@ -19,7 +19,6 @@ from bertworks.errors import BertworksError, DataError, SettingsError
 from bertworks.nn.config import EncoderConfig
 from bertworks.packed import Batch
 from bertworks.tasks.classification import (
-    ClassificationNetwork,
     ClassificationSettings,
     ClassificationTask,
     MultiLabelSettings,
@@ -27,6 +26,7 @@ from bertworks.tasks.classification import (
 )
 from bertworks.tasks.labels import count_labels, read_label_names, sort_labels
 from bertworks.tasks.summary import DataSummary
+from bertworks.tasks.text_network import ClassificationNetwork
 from bertworks.text.tokenizer import Tokenizer
 
 WORDS = ["good", "bad", "film", "a", "the", "was", "very", "##ly", "not"]

@@ -15,8 +15,9 @@ from bertworks.data.tables import read_rows
 from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
 from bertworks.runs.run_directory import RunDirectory
-from bertworks.tasks.classification import ClassificationNetwork, ClassificationTask
-from bertworks.tasks.task import Network
+from bertworks.tasks.classification import ClassificationTask
+from bertworks.tasks.network import Network
+from bertworks.tasks.text_network import ClassificationNetwork
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import FinetuneResult, finetune
 from bertworks.training.fit import FitResult, FitSettings, Phase, fit

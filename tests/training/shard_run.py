@@ -15,10 +15,10 @@ from bertworks.inference.evaluate import evaluate
 from bertworks.inference.settings import EngineSettings
 from bertworks.nn.config import EncoderConfig
 from bertworks.runs.run_directory import RunDirectory
+from bertworks.tasks.network import Network
 from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.source import PretrainingExample
 from bertworks.tasks.pretraining.task import PretrainingTask
-from bertworks.tasks.task import Network
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import ResumeWarning, save_weights
 from bertworks.training.distributed import process_group

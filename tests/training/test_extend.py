@@ -11,7 +11,7 @@ import torch
 from bertworks.errors import CheckpointError, SettingsError, TrainingError
 from bertworks.model import Model
 from bertworks.runs.run_directory import RunDirectory, read_run
-from bertworks.tasks.task import Network
+from bertworks.tasks.network import Network
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import list_checkpoints, load_weights, step_of
 from bertworks.training.finetune import FinetuneSettings

@@ -20,7 +20,7 @@ from torch import Tensor
 from bertworks.errors import CheckpointError, SettingsError, TrainingError
 from bertworks.packed import Batch
 from bertworks.runs.run_directory import RunDirectory
-from bertworks.tasks.task import Network
+from bertworks.tasks.network import Network
 from bertworks.training.checkpoint import ResumeWarning, list_checkpoints, load_weights
 from bertworks.training.distributed import ProcessGroup
 from bertworks.training.fit import BestMetric, FitResult, FitSettings, Phase, fit

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from bertworks.data.rows import Row
 from bertworks.nn.config import EncoderConfig
 from bertworks.packed import Batch, Packed
-from bertworks.tasks.task import Evaluator, Network, Prediction, Task
+from bertworks.tasks.network import Network
+from bertworks.tasks.task import Evaluator, Prediction, Task
 
 from .toy_source import VOCAB, ToyExample, ToySource
 

@@ -37,7 +37,8 @@ from ..nn.encoder import BareEncoder
 from ..nn.pooling import pool
 from ..nn.vector_modules import VectorModules
 from ..packed import Padded
-from ..tasks.task import Network, Task, compute_encoder_outputs
+from ..tasks.network import Network, compute_encoder_outputs
+from ..tasks.task import Task
 from ..tasks.text_network import MultiLabelNetwork
 from ..text.definition import MAX_WORD_CHARACTERS, WordPieceDefinition
 from ..text.tokenizer import Tokenizer

@@ -24,7 +24,8 @@ from ..errors import CheckpointError, DataError, SettingsError
 from ..model import Model
 from ..nn.encoder import BareEncoder, Encoder
 from ..settings.literals import MAX_POSITIONS
-from ..tasks.task import Network, Task
+from ..tasks.network import Network
+from ..tasks.task import Task
 from ..text.definition import CONTINUATION, AddedPiece, Definition, Frame, WordPieceDefinition
 from ..text.normalization import is_unspaced
 from ..text.tokenizer import Tokenizer

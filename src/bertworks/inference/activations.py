@@ -30,7 +30,7 @@ from ..nn.kv_cache import KeyValueCache
 from ..nn.module_copies import copy_network
 from ..nn.score_bias import scale_of
 from ..packed import Batch, Group, Packed, Sequences
-from ..tasks.task import Network
+from ..tasks.network import Network
 from .batching import not_finite_error
 from .frozen_network import frozen_form
 

@@ -28,7 +28,8 @@ from ..native.library import set_num_threads, threads_of_worker
 from ..nn.device import is_finite, resolve_auto
 from ..packed import Batch
 from ..settings.literals import InferencePrecision
-from ..tasks.task import Example, Network, Prediction, Task
+from ..tasks.network import Network
+from ..tasks.task import Example, Prediction, Task
 from .batching import by_tokens, not_finite_error, row_name
 from .frozen_network import inference
 from .settings import EngineSettings

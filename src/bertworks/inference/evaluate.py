@@ -11,7 +11,8 @@ from ..errors import CheckpointError, DataError
 from ..nn.device import dtype_of
 from ..tasks.breakdown import Breakdown
 from ..tasks.evaluation import Evaluation
-from ..tasks.task import Example, Network, Task
+from ..tasks.network import Network
+from ..tasks.task import Example, Task
 from .batching import NOT_FINITE, row_name
 from .engine import DEFAULTS, outputs_of
 from .settings import EngineSettings

@@ -25,11 +25,12 @@ from ..tasks.evaluation import Evaluation
 from ..tasks.gold import GoldRows
 from ..tasks.inputs import open_table
 from ..tasks.labelled import LabelledTask
+from ..tasks.network import Network
 from ..tasks.pretraining.evaluator import PretrainingEvaluator
 from ..tasks.pretraining.permutation import PermutationTask
 from ..tasks.pretraining.source import PretrainingSource, split_held_out
 from ..tasks.pretraining.task import PretrainingTask
-from ..tasks.task import Network, Task
+from ..tasks.task import Task
 from . import engine
 from .evaluate import evaluate
 from .settings import EngineSettings, HeldOutEvaluationSettings

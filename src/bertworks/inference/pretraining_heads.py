@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import BertworksError, DataError, SettingsError
+from ..tasks.network import Network
 from ..tasks.pretraining.candidates import (
     Pieces,
     ScoredPieces,
@@ -24,7 +25,7 @@ from ..tasks.pretraining.candidates import (
 )
 from ..tasks.pretraining.source import PretrainingExample
 from ..tasks.pretraining.task import PretrainingTask
-from ..tasks.task import Network, Prediction
+from ..tasks.task import Prediction
 from .engine import outputs_of
 from .settings import EngineSettings
 

@@ -39,8 +39,8 @@ from ..packed import Batch
 from ..runs.run_directory import RunDirectory
 from ..settings.base import Settings, with_default
 from ..tasks.best_metric import BestMetric
-from ..tasks.classifier import ClassifierNetwork
 from ..tasks.example import sort_sequences
+from ..tasks.network import ClassifierNetwork
 from ..tasks.tagging.task import TaggingTask
 from ..tasks.tagging.windows import TaggingExample, Window
 from ..training.checkpoint import load_weights

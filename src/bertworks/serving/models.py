@@ -24,11 +24,12 @@ from ..loading import load
 from ..model import Model
 from ..tasks.answering.task import AnsweringTask
 from ..tasks.classification import TextClassifierTask
+from ..tasks.network import Network
 from ..tasks.pretraining.network import PretrainingNetwork
 from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.regression import RegressionTask
 from ..tasks.tagging.task import TaggingTask
-from ..tasks.task import Network, Task
+from ..tasks.task import Task
 from ..tasks.texts import TextTask
 from .logs import log
 from .runners import WHOLE, EmbedRunner, GenerateRunner, TaskRunner, Text

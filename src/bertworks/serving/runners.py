@@ -28,9 +28,10 @@ from ..inference.text_embedding import EncodedText
 from ..nn.kv_cache import KeyValueCache
 from ..packed import Batch
 from ..tasks.answering.task import AnsweringTask
+from ..tasks.network import Network
 from ..tasks.pretraining.network import PretrainingNetwork
 from ..tasks.pretraining.task import PretrainingTask
-from ..tasks.task import Network, Prediction, Task
+from ..tasks.task import Prediction, Task
 from ..tasks.texts import TextTask
 from ..text.tokenizer import Tokenizer
 from ..utils.memory import is_memory_short

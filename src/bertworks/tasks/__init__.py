@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BertworksError, SettingsError, did_you_mean
+from ..errors import BertworksError, SettingsError, did_you_mean, needs_pytorch_error
 
 if TYPE_CHECKING:
     from ..checkpoints.heads import PublishedCheckpoint
@@ -53,7 +53,8 @@ def find_task_class(task: str | type[Task[Any]]) -> type[Task[Any]]:
             under its name until the process ends.
 
     Raises:
-        BertworksError: there is no such task, or the file does not define it.
+        BertworksError: there is no such task, or the file does not define it; or it needs PyTorch,
+            which is not installed.
     """
     if not isinstance(task, str):
         return _register(task)
@@ -65,7 +66,14 @@ def find_task_class(task: str | type[Task[Any]]) -> type[Task[Any]]:
     if task not in _TASKS:
         raise BertworksError(f"unknown task {task!r}", fix=did_you_mean(task, _TASKS))
     module, _, attribute = _TASKS[task].partition(":")
-    loaded: type[Task[Any]] = getattr(importlib.import_module(f".{module}", __package__), attribute)
+    try:
+        loaded: type[Task[Any]] = getattr(
+            importlib.import_module(f".{module}", __package__), attribute
+        )
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise needs_pytorch_error(f"the task {task}") from None
     return loaded
 
 

@@ -10,30 +10,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
-import torch
-from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor
 
 from ..checkpoints.heads import CHOICES, PublishedCheckpoint
 from ..data.rows import Row, Rows, parse_json_cell, text_of
 from ..data.schema import Column, Role, RoleColumns, Schema
 from ..errors import DataError
 from ..nn.config import EncoderConfig
-from ..nn.encoder import Encoder
-from ..nn.heads import ClassificationHead
-from ..packed import Batch, Padded
+from ..packed import Batch, to_array
 from ..text.encoding import Truncation
-from .classifier import ClassifierNetwork
 from .evaluators import SingleLabelEvaluator
 from .example import LabelledExample, Tokens, pack, sort_sequences
 from .labelled import LabelledTask, TaskSettings, check_length, read_texts
 from .labels import MARKS, find_mark, read_label_name
+from .probabilities import softmax
 from .scores import SingleLabelScores
-from .task import Evaluator, Prediction
+from .task import Evaluator, Outputs, Prediction
+
+if TYPE_CHECKING:
+    from .choice_network import ChoiceNetwork
+else:
+    ChoiceNetwork = Any
 
 USUAL_COLUMNS = {
     "prompt_column": "prompt",
@@ -151,42 +151,6 @@ class ChoiceEvaluator(SingleLabelEvaluator):
         return prompt, choices[gold], choices[predicted]
 
 
-class ChoiceNetwork(ClassifierNetwork):
-    """An encoder with a head that computes one score per sequence.
-
-    Args:
-        dropout: dropout before the output layer; `config.classifier_dropout` if omitted.
-    """
-
-    loss_name = "choice"
-
-    def __init__(self, config: EncoderConfig, dropout: float | None = None) -> None:
-        super().__init__()
-        # RoBERTa's and BigBird's published heads for choices use a pooler, unlike their
-        # classification heads. XLNet's have the same layer as those.
-        has_layer = config.classifier in ("tanh", "hidden_act") and not config.is_transformer_xl
-        kind = "pooler" if has_layer else config.classifier
-        with_pooler = kind == "pooler" and config.classifier_pooling == "cls"
-        self.encoder = Encoder(config, pooler=with_pooler)
-        self.choice_head = ClassificationHead(config, 1, dropout, kind=kind, bias=True)
-
-    def padded(self, padded: Padded) -> dict[str, Tensor]:
-        """Return `logits` `[rows, 1]`: the score of each prompt with one of its choices."""
-        return {"logits": self.choice_head(self.encoder, self.encoder(padded), padded)}
-
-    def logits(self, batch: Batch) -> Float[Tensor, "rows choices"]:
-        """Return the scores of the choices; rows with fewer choices than `choices` are filled up
-        with the lowest finite number."""
-        packed = batch.packed
-        hidden = self.encoder(packed)
-        scores = self.choice_head(self.encoder, hidden, packed).squeeze(-1)
-        rows = batch.targets["row"]
-        shape = (len(batch.examples), batch.targets["max_choices"].shape[0])
-        lowest = torch.finfo(scores.dtype).min
-        logits: Tensor = scores.new_full(shape, lowest)
-        return logits.index_put((rows, packed.sequence_number), scores)
-
-
 class ChoiceTask(LabelledTask[LabelledExample]):
     """Choose one of several endings or answers for a prompt."""
 
@@ -220,6 +184,8 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         return cls(checkpoint.tokenizer, settings)
 
     def network(self, config: EncoderConfig) -> ChoiceNetwork:
+        from .choice_network import ChoiceNetwork
+
         check_length(self.settings.max_seq_length, config)
         config = config.with_global_tokens("choice", self.tokenizer.id_of("sep"))
         return ChoiceNetwork(config, self.settings.dropout)
@@ -349,13 +315,13 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         targets["labels"] = np.array(labels, np.int64)
         return Batch(packed, targets, {"choice": len(labels)}, examples)
 
-    def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
+    def decode(self, outputs: Outputs, batch: Batch) -> dict[int, Prediction]:
         """Return for each row the `choice`, its `text`, and all `probabilities`.
 
         `choice` is a number that counts from `first_number`, as in the training table; from 0 if
         its labels are letters.
         """
-        shares = torch.softmax(outputs["logits"].cpu().double(), -1)
+        shares = softmax(to_array(outputs["logits"]))
         predictions: dict[int, Prediction] = {}
         for example, row in zip(batch.examples, shares.tolist(), strict=True):
             probabilities = row[: len(example.sequences)]

@@ -11,27 +11,30 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from ..checkpoints.heads import CLASSIFIER, PublishedCheckpoint
 from ..data.rows import NoLabel, Row, Rows
 from ..data.schema import RoleColumns
 from ..errors import SettingsError
 from ..nn.config import EncoderConfig
-from ..packed import Batch
+from ..packed import Batch, to_array
 from ..settings.base import Need
 from .classifier import ClassifierTask
 from .evaluators import MultiLabelEvaluator
 from .example import LabelledExample, collate_labelled
 from .labelled import TaskSettings, detected_setting
 from .labels import count_labels, read_label_names, sort_labels
-from .task import DisplayValue, Evaluator, Prediction, Task
-from .text_network import ClassificationNetwork, MultiLabelNetwork, TextClassifierNetwork
+from .task import DisplayValue, Evaluator, Outputs, Prediction, Task
 from .texts import TextSettings, TextTask, has_single_output, settings_of_checkpoint, sigmoid
+
+if TYPE_CHECKING:
+    from .text_network import TextClassifierNetwork
+else:
+    TextClassifierNetwork = Any
 
 
 def has_no_teacher(settings: Any) -> bool:
@@ -216,6 +219,8 @@ class ClassificationTask(TextClassifierTask):
         return self.settings.no_label
 
     def _build_network(self, config: EncoderConfig) -> TextClassifierNetwork:
+        from .text_network import ClassificationNetwork
+
         settings = self.settings
         return ClassificationNetwork(
             config,
@@ -277,6 +282,8 @@ class MultiLabelTask(TextClassifierTask):
         return checkpoint.raw.get("problem_type") == cls.problem_type
 
     def _build_network(self, config: EncoderConfig) -> TextClassifierNetwork:
+        from .text_network import MultiLabelNetwork
+
         settings = self.settings
         return MultiLabelNetwork(
             config,
@@ -294,11 +301,11 @@ class MultiLabelTask(TextClassifierTask):
             target[super().read_label({column: name}, column, where)] = 1
         return target
 
-    def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
+    def decode(self, outputs: Outputs, batch: Batch) -> dict[int, Prediction]:
         """Return for each row its `labels`, whose probability is above 0.5, and the
         `probabilities` of all labels."""
         predictions: dict[int, Prediction] = {}
-        logits = outputs["logits"].cpu().double().tolist()
+        logits = to_array(outputs["logits"]).astype(np.float64).tolist()
         for example, row in zip(batch.examples, logits, strict=True):
             probabilities = dict(zip(self.labels, map(sigmoid, row), strict=True))
             likely = [name for name, value in probabilities.items() if value > 0.5]

@@ -7,22 +7,18 @@ does this in a hundred lines.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
-import torch
 from pydantic import model_validator
-from torch import Tensor
 
 from ..data.rows import Row, Rows
 from ..data.schema import RoleColumns
 from ..errors import DataError, did_you_mean, truncate_repr
-from ..nn.losses import cross_entropy_sum
-from ..packed import Batch
+from ..packed import Batch, to_array
 from .evaluators import SingleLabelEvaluator
 from .example import ExampleT, collate_labelled
 from .labelled import LABEL, LabelledTask, TaskSettings, detected_setting
@@ -35,27 +31,9 @@ from .labels import (
     read_label_name,
     sort_labels,
 )
+from .probabilities import softmax
 from .scores import ClassificationScores
-from .task import Evaluator, Network, Prediction
-
-
-class ClassifierNetwork(Network):
-    """A network with a vector of logits for each target: a row, or a word."""
-
-    loss_name: ClassVar[str] = "classification"
-    """The loss's name, which the task's batches and `baseline_losses` use too."""
-
-    @abstractmethod
-    def logits(self, batch: Batch) -> Tensor:
-        """Return `[targets, classes]`; if targets are rows, in the order of `batch.examples`."""
-
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the summed cross-entropy of the targets, by the name of the loss."""
-        return {self.loss_name: cross_entropy_sum(self.logits(batch), batch.targets["labels"])}
-
-    def predict(self, batch: Batch) -> dict[str, Tensor]:
-        """`logits` `[targets, classes]`."""
-        return {"logits": self.logits(batch)}
+from .task import Evaluator, Outputs, Prediction
 
 
 class ClassifierSettings(TaskSettings):
@@ -145,10 +123,10 @@ class ClassifierTask(LabelledTask[ExampleT]):
         """
         return collate_labelled(examples, np.int64, "classification")
 
-    def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
+    def decode(self, outputs: Outputs, batch: Batch) -> dict[int, Prediction]:
         """Return for each row its `label`, and the `probabilities` of all labels."""
         predictions: dict[int, Prediction] = {}
-        shares = torch.softmax(outputs["logits"].cpu().double(), -1).tolist()
+        shares = softmax(to_array(outputs["logits"])).tolist()
         for example, row in zip(batch.examples, shares, strict=True):
             probabilities = dict(zip(self.labels, row, strict=True))
             label = max(probabilities, key=probabilities.__getitem__)

@@ -17,7 +17,8 @@ from ..nn.layers import promote_to_float32
 from ..text.tokenizer import Tokenizer
 from .classification import ClassificationSettings, ClassificationTask
 from .example import LabelledExample
-from .text_network import Pooling, TextClassifierNetwork
+from .text_network import TextClassifierNetwork
+from .texts import SequencePooling
 
 
 class DistilledNetwork(TextClassifierNetwork):
@@ -34,7 +35,7 @@ class DistilledNetwork(TextClassifierNetwork):
         num_labels: int,
         dropout: float | None,
         temperature: float,
-        pooling: Pooling = "mean",
+        pooling: SequencePooling = "mean",
     ) -> None:
         super().__init__(config, num_labels, dropout, pooling=pooling)
         self._temperature = temperature

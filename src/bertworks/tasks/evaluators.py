@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import compress
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
-from torch import Tensor
 
-from ..nn.losses import cross_entropy_sum
-from ..packed import Batch
+from ..packed import Batch, to_array
 from .breakdown import Breakdown
 from .measures import Measure, WorstMistakes
+from .probabilities import cross_entropy_sum, softmax
 from .scores import (
     RegressionScores,
     SingleLabelScores,
@@ -20,7 +19,7 @@ from .scores import (
     compute_label_scores,
     import_sklearn_metrics,
 )
-from .task import Evaluator
+from .task import Evaluator, Outputs
 
 ScoresT = TypeVar("ScoresT", bound=Measure)
 
@@ -51,12 +50,11 @@ class SingleLabelEvaluator(ScoredEvaluator[SingleLabelScores]):
         """Return a row's text, its gold label and the predicted label, for display."""
         return example.display_text, self._scores.names[gold], self._scores.names[predicted]
 
-    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
-        logits, labels = outputs["logits"], batch.targets["labels"]
-        self._loss += cross_entropy_sum(logits, labels).item()
-        gold, predicted = np.asarray(labels.cpu()), np.asarray(logits.argmax(-1).cpu())
+    def add(self, outputs: Outputs, batch: Batch) -> None:
+        logits, gold = to_array(outputs["logits"]), to_array(batch.targets["labels"])
+        self._loss += cross_entropy_sum(logits, gold)
+        predicted, confidence = logits.argmax(-1), softmax(logits).max(-1)
         self._count += len(gold)
-        confidence = np.asarray(logits.cpu().double().softmax(-1).amax(-1))
         self._scores.add(gold, predicted, confidence)
         for row in np.flatnonzero(gold != predicted).tolist():
             example = batch.examples[row]
@@ -85,13 +83,13 @@ class MultiLabelEvaluator(Evaluator):
         self._logits: list[np.ndarray] = []
         self._worst = WorstMistakes()
 
-    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
-        logits = outputs["logits"].cpu().double()
-        gold, predicted = np.asarray(batch.targets["labels"].cpu()) > 0.5, np.asarray(logits > 0)
+    def add(self, outputs: Outputs, batch: Batch) -> None:
+        logits = to_array(outputs["logits"]).astype(np.float64)
+        gold, predicted = to_array(batch.targets["labels"]) > 0.5, logits > 0
         self._labels.append(gold)
-        self._logits.append(np.asarray(logits))
+        self._logits.append(logits)
         # The confidence of each row's most confident wrong decision, for a label or against it.
-        confidence = np.where(gold != predicted, np.asarray(logits.abs().sigmoid()), 0.0).max(1)
+        confidence = np.where(gold != predicted, 1 / (1 + np.exp(-np.abs(logits))), 0).max(1)
         for row in np.flatnonzero(confidence).tolist():
             example = batch.examples[row]
             names = self._join_labels(gold[row]), self._join_labels(predicted[row])
@@ -142,9 +140,10 @@ class RegressionEvaluator(ScoredEvaluator[RegressionScores]):
         super().__init__(RegressionScores())
         self._output_to_value = output_to_value
 
-    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+    def add(self, outputs: Outputs, batch: Batch) -> None:
         labels, values = (
-            part.cpu().double() for part in (batch.targets["labels"], outputs["values"])
+            to_array(part).astype(np.float64)
+            for part in (batch.targets["labels"], outputs["values"])
         )
         rows = zip(batch.examples, labels.tolist(), values.tolist(), strict=True)
         for example, gold, predicted in rows:

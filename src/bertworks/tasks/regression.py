@@ -15,23 +15,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
-from torch import Tensor
 
 from ..checkpoints.heads import CLASSIFIER, PublishedCheckpoint
 from ..data.rows import Row
 from ..errors import CheckpointError, DataError
 from ..nn.config import EncoderConfig
-from ..nn.layers import promote_to_float32
-from ..packed import Batch
+from ..packed import Batch, to_array
 from .evaluators import RegressionEvaluator
 from .example import LabelledExample, collate_labelled
 from .labelled import TaskSettings, detected_setting
 from .labels import build_label_entries, read_finite_number
-from .task import DisplayValue, Evaluator, Prediction
-from .text_network import TextNetwork
+from .task import DisplayValue, Evaluator, Outputs, Prediction
 from .texts import (
     VALUED_TEXTS,
     TextSettings,
@@ -40,6 +37,11 @@ from .texts import (
     settings_of_checkpoint,
     sigmoid,
 )
+
+if TYPE_CHECKING:
+    from .text_network import RegressionNetwork
+else:
+    RegressionNetwork = Any
 
 Activation = Literal["identity", "sigmoid", "tanh"]
 
@@ -64,20 +66,6 @@ class RegressionSettings(TextSettings):
     activation: Activation = detected_setting(
         "identity", "function of the network's output that gives the value"
     )
-
-
-class RegressionNetwork(TextNetwork):
-    """An encoder with a head of one output."""
-
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the summed squared errors of the rows: `regression`."""
-        values = promote_to_float32(self.predict(batch)["values"])
-        errors = values - batch.targets["labels"].to(values.dtype)
-        return {"regression": errors.square().sum()}
-
-    def predict(self, batch: Batch) -> dict[str, Tensor]:
-        """Return `values` `[rows]`."""
-        return {"values": self.logits(batch).squeeze(-1)}
 
 
 class RegressionTask(TextTask):
@@ -112,6 +100,8 @@ class RegressionTask(TextTask):
         return entries
 
     def network(self, config: EncoderConfig) -> RegressionNetwork:
+        from .text_network import RegressionNetwork
+
         settings = self.settings
         return RegressionNetwork(
             settings.encoder_config(config), 1, settings.dropout, settings.pooling
@@ -135,9 +125,11 @@ class RegressionTask(TextTask):
         """
         return collate_labelled(examples, np.float32, "regression")
 
-    def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
+    def decode(self, outputs: Outputs, batch: Batch) -> dict[int, Prediction]:
         """Return for each row its `value`."""
-        outcomes = zip(batch.examples, outputs["values"].cpu().double().tolist(), strict=True)
+        outcomes = zip(
+            batch.examples, to_array(outputs["values"]).astype(np.float64).tolist(), strict=True
+        )
         return {
             example.index: {"value": self.output_to_value(output)} for example, output in outcomes
         }

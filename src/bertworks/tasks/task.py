@@ -14,22 +14,27 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeAlias, TypeVar
 
 from ..checkpoints.heads import Head, PublishedCheckpoint
 from ..checkpoints.sentence_settings import SentenceSettings
 from ..data.rows import LocatedRow, Row, Rows, characters_in, chunks, is_missing
 from ..errors import BertworksWarning
 from ..nn.config import EncoderConfig
-from ..nn.encoder import Encoder, HasEncoder
-from ..packed import Batch, Padded
+from ..packed import Array, Batch
 from ..text.tokenizer import Tokenizer
 from .measures import Measure
 
+if TYPE_CHECKING:
+    from .network import Network
+else:
+    Network = Any  # PyTorch is imported only where networks are built
+
 Prediction = dict[str, Any]
 """The prediction for one row, in plain Python values that JSON can represent."""
+
+Outputs: TypeAlias = Mapping[str, Array]
+"""A network's outputs by name: arrays, or tensors on any device; `to_array` reads both."""
 
 
 DisplayValue = tuple[object, float | None]
@@ -71,50 +76,6 @@ class Source(Protocol[ExampleT_co]):
         ...
 
 
-class Network(HasEncoder, ABC):
-    """A task's network: one or more encoders, some perhaps frozen, and heads.
-
-    `encoder` is the one that is kept when another task starts from the network.
-    """
-
-    @abstractmethod
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the task's losses by name: each a scalar **sum** over what `batch.counts` counts.
-
-        The caller divides by the counts of the whole global batch and adds up the quotients, so
-        that accumulation and data parallelism give the update of one big batch.
-        """
-
-    @abstractmethod
-    def predict(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the outputs that the task decodes and evaluates; no targets are needed.
-
-        All outputs must be finite: the engine raises an error otherwise.
-        """
-
-    def padded(self, padded: Padded) -> dict[str, Tensor]:
-        """Return the outputs for a padded batch, under the names that other tools use.
-
-        For exports to engines that do not support packs. A bare encoder returns `last_hidden_state`
-        `[rows, length, hidden_size]`, and `pooler_output` `[rows, hidden_size]` if it has a pooler.
-        """
-        return compute_encoder_outputs(self.encoder, padded)
-
-
-def compute_encoder_outputs(encoder: Encoder, padded: Padded) -> dict[str, Tensor]:
-    """Return the outputs of a bare encoder for a padded batch; see `Network.padded`."""
-    hidden = encoder(padded)
-    outputs = {"last_hidden_state": reshape_by_row(hidden, padded)}
-    if encoder.pooler is not None:
-        outputs["pooler_output"] = encoder.pool(hidden, padded)
-    return outputs
-
-
-def reshape_by_row(values: Tensor, padded: Padded) -> Tensor:
-    """Reshape per-token values of a padded batch to `[rows, length, …]`."""
-    return values.reshape(*padded.mask.shape, *values.shape[1:])
-
-
 class Evaluator(Measure):
     """Collects a network's outputs batch by batch, and computes metrics at the end.
 
@@ -123,7 +84,7 @@ class Evaluator(Measure):
     """
 
     @abstractmethod
-    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+    def add(self, outputs: Outputs, batch: Batch) -> None:
         """Add a batch's outputs (those of `Network.predict`) and targets."""
 
 
@@ -256,7 +217,7 @@ class Task(ABC, Generic[ExampleT]):
         """Pack examples, in order of length, with their targets and counts."""
 
     @abstractmethod
-    def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
+    def decode(self, outputs: Outputs, batch: Batch) -> dict[int, Prediction]:
         """Return readable predictions by row number, from all sequences of each row."""
 
     def display_values(self, prediction: Prediction) -> list[DisplayValue] | None:

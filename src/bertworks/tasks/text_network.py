@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,14 +26,8 @@ from ..nn.heads import ClassificationHead
 from ..nn.layers import promote_to_float32
 from ..nn.losses import cross_entropy_sum, next_token_loss_sum
 from ..packed import Batch, Packed, Padded, Sequences, to_tensor
-from .classifier import ClassifierNetwork
-from .task import Network
-
-WindowPooling = Literal["mean", "max"]
-
-
-Pooling = Literal["sum", "mean", "max"]
-
+from .network import ClassifierNetwork, Network
+from .texts import SequencePooling
 
 CHUNK_TOKENS = 8192
 """The most tokens that go through the encoder at once, if rows have several sequences."""
@@ -53,7 +47,7 @@ class TextNetwork(Network):
         config: EncoderConfig,
         outputs: int,
         dropout: float | None = None,
-        pooling: Pooling = "mean",
+        pooling: SequencePooling = "mean",
     ) -> None:
         super().__init__()
         self.pooling = pooling
@@ -99,7 +93,7 @@ class TextClassifierNetwork(TextNetwork, ClassifierNetwork):
         *,
         class_weights: Sequence[float] | None = None,
         lm_weight: float = 0.0,
-        pooling: Pooling = "mean",
+        pooling: SequencePooling = "mean",
     ) -> None:
         super().__init__(config, num_labels, dropout, pooling)
         self._class_weights = class_weights
@@ -144,7 +138,7 @@ class ClassificationNetwork(TextClassifierNetwork):
         dropout: float | None = None,
         *,
         label_smoothing: float = 0.0,
-        pooling: Pooling = "mean",
+        pooling: SequencePooling = "mean",
         **others: Any,
     ) -> None:
         super().__init__(config, num_labels, dropout, pooling=pooling, **others)
@@ -180,7 +174,21 @@ class MultiLabelNetwork(TextClassifierNetwork):
         return losses.mean(-1).sum()
 
 
-def pool_sequences(logits: Tensor, packed: Packed, pooling: Pooling) -> Tensor:
+class RegressionNetwork(TextNetwork):
+    """An encoder with a head of one output."""
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the summed squared errors of the rows: `regression`."""
+        values = promote_to_float32(self.predict(batch)["values"])
+        errors = values - batch.targets["labels"].to(values.dtype)
+        return {"regression": errors.square().sum()}
+
+    def predict(self, batch: Batch) -> dict[str, Tensor]:
+        """Return `values` `[rows]`."""
+        return {"values": self.logits(batch).squeeze(-1)}
+
+
+def pool_sequences(logits: Tensor, packed: Packed, pooling: SequencePooling) -> Tensor:
     """Pool the logits of sequences to one vector per row.
 
     For a pair in both orders, the sum of the logits equals the output layer applied to the sum of

@@ -34,8 +34,10 @@ from .labelled import (
     detected_setting,
     read_texts,
 )
-from .text_network import Pooling, WindowPooling
 
+WindowPooling = Literal["mean", "max"]
+SequencePooling = Literal["sum", "mean", "max"]
+"""How the outputs for a row's sequences become those of the row."""
 Truncation = Literal["longest_first", "first", "second", "error", "windows"]
 _PAIR = "pair"
 _SWAPPED_TRUNCATION: Mapping[Truncation, Truncation] = {"first": "second", "second": "first"}
@@ -123,7 +125,7 @@ class TextSettings(TaskSettings):
         return config.with_values(classifier_pooling=self.classifier_pooling)
 
     @property
-    def pooling(self) -> Pooling:
+    def pooling(self) -> SequencePooling:
         """How the logits of a row's sequences are pooled."""
         return "sum" if self.both_orders else self.window_pooling
 

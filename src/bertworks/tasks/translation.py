@@ -13,7 +13,7 @@ piece.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -37,7 +37,8 @@ from ..nn.losses import linear_cross_entropy
 from ..packed import Batch, Packed
 from .example import LabelledExample, Tokens, pack, sort_sequences
 from .labelled import LabelledTask, check_length, read_texts
-from .task import DisplayValue, Evaluator, Network, Prediction
+from .network import Network
+from .task import DisplayValue, Evaluator, Outputs, Prediction
 
 
 class TranslationNetwork(Network):
@@ -206,7 +207,7 @@ class TranslationTask(LabelledTask[LabelledExample]):
         targets = {"target_ids": ids, "target_lengths": lengths}
         return Batch(packed, targets, {"translation": int((lengths - 1).sum())}, order)
 
-    def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
+    def decode(self, outputs: Outputs, batch: Batch) -> dict[int, Prediction]:
         """Return for each row its `translation`."""
         rows = zip(batch.examples, outputs["tokens"].tolist(), strict=True)
         return {one.index: {"translation": self.tokenizer.decode(ids)} for one, ids in rows}
@@ -238,7 +239,7 @@ class TranslationEvaluator(Evaluator):
         self._loss = 0.0
         self._count = 0
 
-    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+    def add(self, outputs: Outputs, batch: Batch) -> None:
         answers = self._task.decode(outputs, batch)
         self._rows += [
             (one.index, answers[one.index]["translation"], one.texts[1]) for one in batch.examples

@@ -36,8 +36,8 @@ from ..tasks.breakdown import Breakdown
 from ..tasks.dev_share import Dev
 from ..tasks.evaluation import Evaluation, HasResults
 from ..tasks.labelled import LabelledTask
+from ..tasks.network import Network
 from ..tasks.summary import DataSummary
-from ..tasks.task import Network
 from ..utils.formatting import format_metrics, html_facts
 from ..utils.json_files import with_checksum, write_json
 from ..utils.progress import Progress, say, usual_progress

@@ -35,7 +35,8 @@ from ..nn.cpu import keep_freed_memory
 from ..nn.device import autocast_to, dtype_of, is_finite, tf32_products
 from ..runs.run_directory import RunDirectory
 from ..tasks.best_metric import BestMetric
-from ..tasks.task import Network, Task
+from ..tasks.network import Network
+from ..tasks.task import Task
 from ..utils.progress import Progress
 from . import machine
 from .checkpoint import save_weights

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..errors import SettingsError, did_you_mean, import_optional
 from ..nn.encoder import Encoder
-from ..tasks.task import Network
+from ..tasks.network import Network
 from .settings import AdapterSettings, FreezingSettings
 
 

@@ -21,6 +21,7 @@ from ..model import Model
 from ..nn.config import EncoderConfig
 from ..nn.encoder import BareEncoder, Encoder
 from ..nn.neighbour_attention import initialize_neighbour_attention
+from ..tasks.network import Network
 from ..tasks.pretraining.discriminator import (
     read_shared_embeddings,
     with_generator,
@@ -39,7 +40,7 @@ from ..tasks.pretraining.settings import DistillationSettings
 from ..tasks.pretraining.skip_gram import SkipGramNetwork, SkipGramTask
 from ..tasks.pretraining.source import PretrainingExample
 from ..tasks.pretraining.task import PretrainingTask
-from ..tasks.task import Network, Task
+from ..tasks.task import Task
 from ..text.tokenizer import Tokenizer
 from ..utils.progress import Progress, say
 from .recipe import PretrainSettings, first_difference

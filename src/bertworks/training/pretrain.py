@@ -24,6 +24,7 @@ from ..reports.report import write_report
 from ..runs.run_directory import MAY_CHANGE, RunDirectory
 from ..runs.run_files import read_data
 from ..settings.keywords import PretrainKeywords
+from ..tasks.network import Network
 from ..tasks.pretraining.network import PretrainingNetwork
 from ..tasks.pretraining.source import (
     PretrainingExample,
@@ -32,7 +33,6 @@ from ..tasks.pretraining.source import (
     split_held_out,
 )
 from ..tasks.pretraining.task import PretrainingTask
-from ..tasks.task import Network
 from ..text.tokenizer import Tokenizer
 from ..utils.formatting import format_metrics, format_number, html_facts
 from ..utils.json_files import write_json

@@ -12,7 +12,7 @@ import torch
 
 from ..errors import OutputError
 from ..runs.run_directory import RunDirectory
-from ..tasks.task import Network
+from ..tasks.network import Network
 from ..utils.progress import Progress, say
 from ..utils.time_left import TimeLeft
 from . import operations

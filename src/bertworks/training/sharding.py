@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from ..errors import CheckpointError, SettingsError
 from ..nn.encoder import Encoder
-from ..tasks.task import Network
+from ..tasks.network import Network
 from .settings import FitSettings
 
 

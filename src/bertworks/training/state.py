@@ -11,7 +11,7 @@ import torch
 
 from ..errors import TrainingError
 from ..runs.run_directory import RunDirectory
-from ..tasks.task import Network
+from ..tasks.network import Network
 from .checkpoint import (
     ResumeWarning,
     checkpoint_states,

@@ -12,7 +12,7 @@ from ...nn.encoder import Encoder
 from ...nn.heads import TokenHead
 from ...nn.layers import promote_to_float32
 from ...packed import Batch, Padded
-from ..task import Network, reshape_by_row
+from ..network import Network, reshape_by_row
 from .settings import Softmax, SpanLoss
 
 

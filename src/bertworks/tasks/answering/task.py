@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from torch import Tensor
+from jaxtyping import Float
 
 from ...checkpoints.heads import SPANS, PublishedCheckpoint
 from ...data.questions import TITLE
@@ -23,16 +24,16 @@ from ...data.rows import Row, Rows
 from ...data.schema import RoleColumns
 from ...errors import DataError
 from ...nn.config import EncoderConfig
-from ...packed import Batch
+from ...packed import Batch, to_array
 from ...text.encoding import Encoding, Segment, with_marks
 from ...text.tokenizer import Tokenizer
 from ...text.windows import segment_windows
 from ..evaluators import ScoredEvaluator
 from ..example import pack, sort_sequences
 from ..labelled import LabelledTask, TaskSettings, check_length, read_texts
-from ..task import DisplayValue, Evaluator, Prediction
+from ..probabilities import log_softmax
+from ..task import DisplayValue, Evaluator, Outputs, Prediction
 from .answers import SCHEMA, USUAL_COLUMNS, read_answers
-from .network import AnsweringNetwork, answering_loss_sum
 from .scores import AnsweringScores
 from .settings import AnsweringSettings
 from .spans import (
@@ -47,6 +48,11 @@ from .spans import (
     locate_answer,
 )
 
+if TYPE_CHECKING:
+    from .network import AnsweringNetwork
+else:
+    AnsweringNetwork = Any
+
 _PUBLISHED_LENGTH = 384  # tokens per window in the training of published models
 
 
@@ -59,10 +65,9 @@ class AnsweringEvaluator(ScoredEvaluator[AnsweringScores]):
             AnsweringScores(unanswerable=settings.unanswerable, threshold=settings.null_threshold)
         )
 
-    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+    def add(self, outputs: Outputs, batch: Batch) -> None:
         settings = self._task.settings
-        loss_options = settings.span_loss, settings.softmax
-        self._loss += answering_loss_sum(outputs["logits"], batch, *loss_options).item()
+        self._loss += _loss_sum(to_array(outputs["logits"]), batch, settings)
         self._count += batch.packed.num_sequences
         for example, spans, null in self._task.spans(outputs, batch):
             assert example.answers is not None, "answers are known where they are measured"
@@ -80,6 +85,21 @@ class AnsweringEvaluator(ScoredEvaluator[AnsweringScores]):
                 probability=answer["probability"],
                 mark=(answer["start"], answer["end"]),
             )
+
+
+def _loss_sum(
+    logits: Float[np.ndarray, "tokens 2"], batch: Batch, settings: AnsweringSettings
+) -> float:
+    """The sum over windows of the mean or sum of the start and end cross-entropies."""
+    spans, may_answer = (to_array(batch.targets[name]) for name in ("spans", "may_answer"))
+    total = 0.0
+    edges = batch.packed.on_host.cu_seqlens.tolist()
+    for (start, end), span in zip(pairwise(edges), spans, strict=True):
+        window = logits[start:end]
+        if settings.softmax == "passage":
+            window = np.where(may_answer[start:end, None], window, -np.inf)
+        total -= float(log_softmax(window.T)[[0, 1], span].sum())
+    return total * (0.5 if settings.span_loss == "mean" else 1.0)
 
 
 class AnsweringTask(LabelledTask[AnsweringExample]):
@@ -134,6 +154,8 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         return cls(checkpoint.tokenizer, settings)
 
     def network(self, config: EncoderConfig) -> AnsweringNetwork:
+        from .network import AnsweringNetwork
+
         settings = self.settings
         check_length(settings.max_seq_length, config)
         config = config.with_global_tokens("question", self.tokenizer.id_of("sep"))
@@ -258,7 +280,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         targets = {"spans": np.array(spans, np.int64), "may_answer": may_answer}
         return Batch(packed, targets, {"answering": len(indices)}, examples)
 
-    def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
+    def decode(self, outputs: Outputs, batch: Batch) -> dict[int, Prediction]:
         """For each row the `answer` (empty if there is none), its `start` and `end` characters, its
         `probability`, and the `alternatives`, best first.
 
@@ -298,10 +320,10 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         return {**best, "alternatives": answers}
 
     def spans(
-        self, outputs: Mapping[str, Tensor], batch: Batch
+        self, outputs: Outputs, batch: Batch
     ) -> Iterator[tuple[AnsweringExample, list[ScoredSpan], float]]:
         """Each row's example, its best spans with different texts, and the score of "no answer"."""
-        logits = outputs["logits"].cpu().double().numpy()
+        logits = to_array(outputs["logits"]).astype(np.float64)
         cu_seqlens = batch.packed.on_host.cu_seqlens.tolist()
         rows, numbers = (
             batch.packed.on_host.sequence_row.tolist(),

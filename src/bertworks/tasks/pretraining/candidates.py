@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import torch
 from jaxtyping import Float
-from torch import Tensor
+from numpy.typing import NDArray
 
 from ...errors import DataError, truncate_repr
-from ...packed import Batch
+from ...packed import Array, Batch, to_array
 from ...text.tokenizer import Tokenizer
+from ..probabilities import softmax
 
 Pieces: TypeAlias = Mapping[str, Sequence[int]]
 """The piece ids of each candidate."""
@@ -74,17 +74,19 @@ def _lengths(pieces: Pieces) -> list[int]:
     return sorted({len(ids) for ids in pieces.values()} - {1})
 
 
-def probabilities_at_masks(logits: Tensor, batch: Batch) -> Iterator[tuple[int, Tensor]]:
+def probabilities_at_masks(
+    logits: Array, batch: Batch
+) -> Iterator[tuple[int, NDArray[np.float64]]]:
     """Yield each row's number, and the probabilities of all pieces at its masks."""
-    probabilities = torch.softmax(logits.float(), -1).cpu()
-    positions = np.asarray(batch.targets["masked_positions"].cpu())
-    edges = np.searchsorted(positions, np.asarray(batch.packed.cu_seqlens.cpu())).tolist()
+    probabilities = softmax(to_array(logits))
+    positions = to_array(batch.targets["masked_positions"])
+    edges = np.searchsorted(positions, to_array(batch.packed.cu_seqlens)).tolist()
     for number, row in enumerate(batch.packed.on_host.sequence_row.tolist()):
         yield row, probabilities[edges[number] : edges[number + 1]]
 
 
 def score(
-    probabilities: Float[Tensor, "masks vocab_size"], scored_pieces: ScoredPieces
+    probabilities: Float[np.ndarray, "masks vocab_size"], scored_pieces: ScoredPieces
 ) -> list[float]:
     """Return the probability of each candidate: the product of its pieces' probabilities."""
     return [

@@ -17,13 +17,10 @@ from ...nn.encoder import Encoder
 from ...nn.heads import MLMHead, ReplacedTokenHead
 from ...nn.layers import promote_to_float32
 from ...packed import Batch, Padded
-from ..task import Network, reshape_by_row
+from ..network import Network, reshape_by_row
 from .embedding_sharing import DISENTANGLED_EMBEDDINGS, ResidualEmbedding
 from .network import PretrainingNetwork
-from .settings import ReplacedTokensSettings
-
-DRAW_BITS = 31
-"""The number of random bits that a replacement is drawn from."""
+from .settings import DRAW_BITS, ReplacedTokensSettings
 
 _CHUNK_ROWS = 256  # masked tokens whose logits are in memory at a time
 _SHARED_EMBEDDINGS = ("word_embeddings", "position_embeddings", "token_type_embeddings", "norm")

@@ -23,7 +23,7 @@ from ...errors import SettingsError
 from ...nn.encoder import Encoder
 from ...nn.losses import cross_entropy_sum
 from ...packed import Batch
-from ..task import Network
+from ..network import Network
 from .network import PretrainingNetwork
 from .settings import DistillationSettings
 from .task import PretrainingTask

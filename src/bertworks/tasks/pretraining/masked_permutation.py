@@ -33,7 +33,7 @@ from ...nn.config import EncoderConfig
 from ...nn.encoder import Encoder
 from ...nn.two_stream import Steps, query_stream
 from ...packed import Batch, Packed
-from ..task import Network
+from ..network import Network
 from .network import PretrainingNetwork
 from .permutation import draw_order
 from .source import PretrainingExample

@@ -10,7 +10,7 @@ from ...nn.encoder import Encoder
 from ...nn.heads import MLMHead, NSPHead
 from ...nn.losses import cross_entropy_sum
 from ...packed import Batch, Padded
-from ..task import Network, reshape_by_row
+from ..network import Network, reshape_by_row
 
 
 class PretrainingNetwork(Network):
@@ -77,3 +77,26 @@ class PretrainingNetwork(Network):
             return {"logits": logits}
         pairs = self.nsp_head(self.encoder.pool(hidden, padded))
         return {"prediction_logits": logits, "seq_relationship_logits": pairs}
+
+
+class NextSentenceNetwork(Network):
+    """An encoder with a pooler and a next-sentence head."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.encoder = Encoder(config, pooler=True)
+        self.nsp_head = NSPHead(config)
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the summed loss `nsp` over sequences."""
+        logits = self.predict(batch)["nsp_logits"]
+        return {"nsp": cross_entropy_sum(logits, batch.targets["next_sentence_labels"])}
+
+    def predict(self, batch: Batch) -> dict[str, Tensor]:
+        """Return `nsp_logits` `[sequences, 2]`."""
+        hidden = self.encoder(batch.packed)
+        return {"nsp_logits": self.nsp_head(self.encoder.pool(hidden, batch.packed))}
+
+    def padded(self, padded: Padded) -> dict[str, Tensor]:
+        """Return `logits` `[rows, 2]`."""
+        return {"logits": self.nsp_head(self.encoder.pool(self.encoder(padded), padded))}

@@ -5,44 +5,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Self
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ...checkpoints.heads import MLM, NSP, PublishedCheckpoint
 from ...nn.config import EncoderConfig
-from ...nn.encoder import Encoder
-from ...nn.heads import NSPHead
-from ...nn.losses import cross_entropy_sum
-from ...packed import Batch, Padded
-from ..task import Network, Prediction
+from ...packed import Batch, to_array
+from ..probabilities import softmax
+from ..task import Outputs, Prediction
 from .instances import InstanceSettings
 from .task import PretrainingTask
 
-
-class NextSentenceNetwork(Network):
-    """An encoder with a pooler and a next-sentence head."""
-
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        self.encoder = Encoder(config, pooler=True)
-        self.nsp_head = NSPHead(config)
-
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the summed loss `nsp` over sequences."""
-        logits = self.predict(batch)["nsp_logits"]
-        return {"nsp": cross_entropy_sum(logits, batch.targets["next_sentence_labels"])}
-
-    def predict(self, batch: Batch) -> dict[str, Tensor]:
-        """Return `nsp_logits` `[sequences, 2]`."""
-        hidden = self.encoder(batch.packed)
-        return {"nsp_logits": self.nsp_head(self.encoder.pool(hidden, batch.packed))}
-
-    def padded(self, padded: Padded) -> dict[str, Tensor]:
-        """Return `logits` `[rows, 2]`."""
-        return {"logits": self.nsp_head(self.encoder.pool(self.encoder(padded), padded))}
+if TYPE_CHECKING:
+    from .network import NextSentenceNetwork
+else:
+    NextSentenceNetwork = Any
 
 
 class NextSentenceTask(PretrainingTask):
@@ -66,12 +42,14 @@ class NextSentenceTask(PretrainingTask):
 
     def network(self, config: EncoderConfig) -> NextSentenceNetwork:  # type: ignore[override]
         """A new network."""
+        from .network import NextSentenceNetwork
+
         return NextSentenceNetwork(config)
 
-    def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
+    def decode(self, outputs: Outputs, batch: Batch) -> dict[int, Prediction]:
         """For each pair the `next_sentence_probability`: whether B follows A."""
         packed = batch.packed
-        probabilities = torch.softmax(outputs["nsp_logits"].float(), -1)[:, 0].tolist()
+        probabilities = softmax(to_array(outputs["nsp_logits"]))[:, 0].tolist()
         is_pair = packed.on_host.token_type_ids[packed.on_host.last_tokens].tolist()
         return {
             row: {"next_sentence_probability": probability} if pair else {}

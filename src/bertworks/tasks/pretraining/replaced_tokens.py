@@ -17,30 +17,33 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from ...checkpoints.heads import RTD, PublishedCheckpoint
 from ...data.rows import Row
-from ...errors import DataError, SettingsError
+from ...errors import SettingsError
 from ...nn.config import EncoderConfig
-from ...packed import Batch
+from ...packed import Batch, to_array
 from ...settings.base import Settings
 from ...text.encoding import Encoding
 from ...text.tokenizer import Tokenizer
-from ..task import Evaluator, Prediction, Task
+from ..task import Outputs, Prediction, Task
+from ..texts import sigmoid
 from . import hashing
-from .discriminator import DRAW_BITS, DiscriminatorNetwork, binary_cross_entropy_sum
-from .evaluator import PretrainingEvaluator
 from .instances import InstanceSettings
 from .masking import MaskingSettings
-from .settings import ReplacedTokensSettings
+from .settings import DRAW_BITS, ReplacedTokensSettings
 from .source import PretrainingExample
 from .task import PretrainingTask, encode_row
+
+if TYPE_CHECKING:
+    from .discriminator import DiscriminatorNetwork
+    from .replaced_tokens_evaluator import ReplacedTokensEvaluator
+else:
+    DiscriminatorNetwork = ReplacedTokensEvaluator = Any
 
 _SAMPLE = np.uint64(4 << 60)  # mixed into a token's bits; masking.py uses 1 to 3
 
@@ -137,6 +140,8 @@ class ReplacedTokensTask(Task[PretrainingExample]):
         Raises:
             SettingsError: its attention is not bidirectional.
         """
+        from .discriminator import DiscriminatorNetwork
+
         if config.attention != "bidirectional":
             raise SettingsError(
                 f"attention={config.attention!r}: replaced tokens are predicted from both sides"
@@ -172,13 +177,13 @@ class ReplacedTokensTask(Task[PretrainingExample]):
         targets = {**batch.targets, "draws": draws.astype(np.int64)}
         return Batch(packed, targets, {**batch.counts, "weighted_rtd": packed.num_tokens})
 
-    def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
+    def decode(self, outputs: Outputs, batch: Batch) -> dict[int, Prediction]:
         """For each row `tokens`, and `pair_tokens` for pairs: the probabilities of replacement.
 
         Each is a list of entries `token`, `start`, `end` (characters of its text) and
         `probability`, without special tokens.
         """
-        probabilities = torch.sigmoid(outputs["rtd_logits"].float()).cpu()
+        probabilities = [*map(sigmoid, to_array(outputs["rtd_logits"]).tolist())]
         parts = itertools.pairwise(batch.packed.on_host.cu_seqlens.tolist())
         rows = batch.packed.on_host.sequence_row.tolist()
         row_probabilities = {
@@ -197,7 +202,7 @@ class ReplacedTokensTask(Task[PretrainingExample]):
                         "token": self.tokenizer.id_to_token(int(encoding.input_ids[token_number])),
                         "start": start,
                         "end": end,
-                        "probability": row_probabilities[row][token_number].item(),
+                        "probability": row_probabilities[row][token_number],
                     }
                 )
             answers[row] = {"tokens": tokens[0]}
@@ -206,78 +211,6 @@ class ReplacedTokensTask(Task[PretrainingExample]):
         return answers
 
     def evaluator(self) -> ReplacedTokensEvaluator:
+        from .replaced_tokens_evaluator import ReplacedTokensEvaluator
+
         return ReplacedTokensEvaluator(self.settings.weight)
-
-
-class ReplacedTokensEvaluator(Evaluator):
-    """Held-out metrics of both networks.
-
-    Of the generator, over masked tokens: `mlm_loss`, `mlm_perplexity` and `mlm_accuracy`.
-
-    Of the discriminator, over all tokens:
-
-    - `rtd_loss` and `rtd_accuracy`; `rtd_majority`, the accuracy of predicting that no token was
-      replaced;
-    - `rtd_precision` and `rtd_recall` of the class "replaced";
-    - `rtd_auc`, the probability that a replaced token scores higher than an original one;
-    - `replaced_share`, the share of replaced tokens.
-
-    `loss` is the training loss: the MLM loss plus the weighted discriminator's loss.
-
-    Replacements are drawn as in training and are a pure function of the instance, so that two
-    evaluations of the same networks give the same metrics.
-    """
-
-    state_fields = ("_masked", "_loss", "_logits", "_is_replaced")
-
-    def __init__(self, weight: float) -> None:
-        self._weight = weight
-        self._masked = PretrainingEvaluator()
-        self._loss = 0.0
-        self._logits: list[np.ndarray] = []
-        self._is_replaced: list[np.ndarray] = []
-
-    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
-        """Add a batch of instances.
-
-        Raises:
-            DataError: the batch has rows of texts, for which replaced tokens are unknown.
-        """
-        if "is_replaced" not in outputs:
-            raise DataError(
-                "rows of texts do not say which of their tokens were replaced",
-                fix="Evaluate pre-training on the held-out documents of a prepared corpus.",
-            )
-        self._masked.add(outputs, batch)
-        logits, is_replaced = outputs["rtd_logits"].float(), outputs["is_replaced"]
-        self._loss += binary_cross_entropy_sum(logits, is_replaced).item()
-        self._logits.append(np.asarray(logits.cpu()))
-        self._is_replaced.append(np.asarray(is_replaced.cpu()))
-
-    def result(self) -> dict[str, float]:
-        metrics = self._masked.result()
-        logits, is_replaced = np.concatenate(self._logits), np.concatenate(self._is_replaced)
-        is_predicted = logits > 0
-        num_correct = int((is_predicted & is_replaced).sum())
-        share = float(is_replaced.mean())
-        metrics |= {
-            "rtd_loss": self._loss / len(logits),
-            "rtd_accuracy": float((is_predicted == is_replaced).mean()),
-            "rtd_majority": 1 - share,
-            "rtd_precision": num_correct / max(1, int(is_predicted.sum())),
-            "rtd_recall": num_correct / max(1, int(is_replaced.sum())),
-            "replaced_share": share,
-        }
-        if 0 < share < 1:
-            metrics["rtd_auc"] = area_under_curve(logits, is_replaced)
-        metrics["loss"] += self._weight * metrics["rtd_loss"]
-        return metrics
-
-
-def area_under_curve(scores: np.ndarray, is_positive: np.ndarray) -> float:
-    """The share of pairs in which the positive scores higher than the negative; ties count half."""
-    positive, negative = scores[is_positive], np.sort(scores[~is_positive])
-    counts_below = np.searchsorted(negative, positive) + np.searchsorted(
-        negative, positive, "right"
-    )
-    return float(counts_below.mean() / (2 * len(negative)))

@@ -8,6 +8,9 @@ from pydantic import Field
 
 from ...settings.base import Settings
 
+DRAW_BITS = 31
+"""The number of random bits that a replacement is drawn from."""
+
 PREDICTED_SHARE = 1 / 6
 """Of a sequence's tokens, with objective=permutation (Yang et al. 2019, §2.3: K = 6)."""
 

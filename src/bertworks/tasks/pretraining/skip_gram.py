@@ -31,7 +31,7 @@ from ...nn.config import EncoderConfig
 from ...nn.encoder import Encoder
 from ...packed import Batch
 from ...text.tokenizer import Tokenizer
-from ..task import Network
+from ..network import Network
 from . import hashing
 from .evaluator import PretrainingEvaluator
 from .instances import InstanceSettings

@@ -10,27 +10,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-import torch
+from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor
 
 from ...checkpoints.heads import MLM, NSP, PublishedCheckpoint
 from ...data.rows import Row, Rows
 from ...errors import DataError, SettingsError
 from ...nn.config import EncoderConfig
-from ...packed import Batch, Packed
+from ...packed import Batch, Packed, to_array
 from ...settings.base import Settings
 from ...text.encoding import Encoding
 from ...text.tokenizer import Tokenizer
-from ..task import Prediction, Task
-from .evaluator import PretrainingEvaluator
+from ..probabilities import softmax
+from ..task import Outputs, Prediction, Task
 from .instances import Format, InstanceSettings
 from .masking import MaskedSequences, Masker, MaskingSettings
-from .network import PretrainingNetwork
 from .source import PretrainingExample
+
+if TYPE_CHECKING:
+    from .evaluator import PretrainingEvaluator
+    from .network import PretrainingNetwork
+else:
+    PretrainingEvaluator = PretrainingNetwork = Any
 
 
 def encode_row(
@@ -141,6 +145,8 @@ class PretrainingTask(Task[PretrainingExample]):
         Raises:
             SettingsError: attention is not bidirectional, but masked tokens are to be predicted.
         """
+        from .network import PretrainingNetwork
+
         if config.attention != "bidirectional" and not self.causal:
             raise SettingsError(f"attention={config.attention!r} does not fit the objective")
         return PretrainingNetwork(
@@ -223,40 +229,51 @@ class PretrainingTask(Task[PretrainingExample]):
             counts["nsp"] = len(order)
         return Batch(replace(packed, input_ids=masked.input_ids), targets, counts)
 
-    def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
+    def decode(self, outputs: Outputs, batch: Batch) -> dict[int, Prediction]:
         """For each row: the most likely pieces for each `[MASK]`, and whether B follows A.
 
         `masks` has a list for each `[MASK]`, of `top_k` entries `token`, `id` and `probability`.
         Pairs also have `next_sentence_probability`, if the network has a next-sentence head.
         """
-        packed = batch.packed
-        edges = np.asarray(packed.cu_seqlens.cpu())
-        positions = np.asarray(batch.targets["masked_positions"].cpu())
-        rows = packed.on_host.sequence_row.tolist()
+        packed = batch.packed.on_host
+        positions = to_array(batch.targets["masked_positions"])
+        rows = packed.sequence_row.tolist()
         answers: dict[int, Prediction] = {row: {"masks": []} for row in rows}
-        logits = outputs["mlm_logits"].float()
-        pieces = self.tokenizer.vocab_size  # the embeddings may have more rows
-        top = torch.softmax(logits, -1)[:, :pieces].topk(min(self.top_k, pieces))
-        owners = np.searchsorted(edges, positions, side="right") - 1
-        for owner, values, ids in zip(
-            owners.tolist(), top.values.tolist(), top.indices.tolist(), strict=True
-        ):
+        # The embeddings may have more rows than there are pieces.
+        probabilities = softmax(to_array(outputs["mlm_logits"]))[:, : self.tokenizer.vocab_size]
+        owners = np.searchsorted(packed.cu_seqlens, positions, side="right") - 1
+        for owner, pieces in zip(owners.tolist(), probabilities, strict=True):
             answers[rows[owner]]["masks"].append(
                 [
-                    {"token": self.tokenizer.id_to_token(i), "id": i, "probability": p}
-                    for i, p in zip(ids, values, strict=True)
+                    {
+                        "token": self.tokenizer.id_to_token(piece),
+                        "id": piece,
+                        "probability": float(pieces[piece]),
+                    }
+                    for piece in _largest(pieces, self.top_k)
                 ]
             )
         if "nsp_logits" in outputs:
-            probabilities = torch.softmax(outputs["nsp_logits"].float(), -1)[:, 0].tolist()
-            is_pair = packed.token_type_ids[(packed.cu_seqlens[1:] - 1).long()].tolist()
-            for row, pair, probability in zip(rows, is_pair, probabilities, strict=True):
+            follows = softmax(to_array(outputs["nsp_logits"]))[:, 0].tolist()
+            is_pair = packed.token_type_ids[packed.last_tokens].tolist()
+            for row, pair, probability in zip(rows, is_pair, follows, strict=True):
                 if pair:
                     answers[row]["next_sentence_probability"] = probability
         return answers
 
     def evaluator(self) -> PretrainingEvaluator:
+        from .evaluator import PretrainingEvaluator
+
         return PretrainingEvaluator("lm" if self.causal else "mlm")
+
+
+def _largest(values: Float[np.ndarray, " pieces"], count: int) -> list[int]:
+    """Return the indices of the largest values, the largest first; of equal ones, the lower."""
+    candidates = np.arange(len(values))
+    if count < len(values):
+        candidates = np.flatnonzero(values >= np.partition(values, -count)[-count])
+    order = np.argsort(-values[candidates], kind="stable")[:count]
+    return [int(index) for index in candidates[order]]
 
 
 def _has_mlm_head(checkpoint: PublishedCheckpoint) -> bool:

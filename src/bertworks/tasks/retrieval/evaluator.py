@@ -9,12 +9,11 @@ from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
-from torch import Tensor
 
-from ...packed import Batch
+from ...packed import Batch, to_array
 from ..breakdown import Breakdown, excerpt
 from ..measures import Location, WorstMistakes
-from ..task import Evaluator
+from ..task import Evaluator, Outputs
 from .exact_search import top_k
 
 DEPTH = 10
@@ -44,9 +43,9 @@ class RankingEvaluator(Evaluator):
         self._query_rows: dict[bytes, tuple[Location, str]] = {}
         self._passage_excerpts: dict[bytes, str] = {}
 
-    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
+    def add(self, outputs: Outputs, batch: Batch) -> None:
         queries, passages = (
-            outputs[name].float().cpu().numpy() for name in ("queries", "passages")
+            to_array(outputs[name]).astype(np.float32) for name in ("queries", "passages")
         )
         others = iter(passages[len(queries) :])
         for example, query, passage in zip(batch.examples, queries, passages, strict=False):

@@ -16,7 +16,7 @@ from ...nn.layers import promote_to_float32
 from ...nn.losses import cross_entropy_sum
 from ...nn.pooling import pool
 from ...packed import Batch, Packed
-from ..task import Network
+from ..network import Network
 from ..text_network import apply_in_chunks
 from .settings import RetrievalSettings
 

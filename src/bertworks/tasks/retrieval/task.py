@@ -11,30 +11,33 @@ Retrieval", §3.2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ...checkpoints.sentence_settings import SentenceSettings
 from ...data.rows import Row, Rows, text_of
 from ...data.schema import RoleColumns, names_of
 from ...errors import DataError, SettingsError
 from ...nn.config import EncoderConfig
-from ...packed import Batch, Packed
+from ...packed import Batch, Packed, to_array
 from ...text.tokenizer import Tokenizer
 from ..evaluators import RegressionEvaluator
 from ..example import LabelledExample, Tokens, list_sequences, pack
 from ..labelled import LabelledTask, TaskSettings, check_length
 from ..labels import read_finite_number
-from ..task import DisplayValue, Evaluator, Prediction
+from ..task import DisplayValue, Evaluator, Outputs, Prediction
 from .columns import SCHEMA, find_retrieval_columns, read_negatives
 from .evaluator import RankingEvaluator
-from .network import RetrievalNetwork
 from .settings import RetrievalSettings
+
+if TYPE_CHECKING:
+    from .network import RetrievalNetwork
+else:
+    RetrievalNetwork = Any
 
 
 class RetrievalTask(LabelledTask[LabelledExample]):
@@ -130,6 +133,8 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         return SentenceSettings(pooling=self.pooling, normalize=True, max_seq_length=limit)
 
     def network(self, config: EncoderConfig) -> RetrievalNetwork:
+        from .network import RetrievalNetwork
+
         check_length(self.settings.max_seq_length, config)
         return RetrievalNetwork(config, self.settings)
 
@@ -235,12 +240,13 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         count = len(targets["negative_row"]) if is_triplet else len(examples)
         return Batch(packed, targets, {"retrieval": count}, examples)
 
-    def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
+    def decode(self, outputs: Outputs, batch: Batch) -> dict[int, Prediction]:
         """For each row the `similarity`: the cosine of its two texts."""
-        values = outputs["values"].cpu().double().clamp(-1, 1).tolist()  # rounding may exceed 1
+        values = to_array(outputs["values"]).astype(np.float64)
+        cosines = values.clip(-1, 1).tolist()  # rounding may exceed 1
         return {
             example.index: {"similarity": value}
-            for example, value in zip(batch.examples, values, strict=True)
+            for example, value in zip(batch.examples, cosines, strict=True)
         }
 
     def display_values(self, prediction: Prediction) -> list[DisplayValue]:

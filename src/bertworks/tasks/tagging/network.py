@@ -9,8 +9,7 @@ from ...nn.config import EncoderConfig
 from ...nn.encoder import Encoder
 from ...nn.heads import TokenHead
 from ...packed import Batch, Padded
-from ..classifier import ClassifierNetwork
-from ..task import reshape_by_row
+from ..network import ClassifierNetwork, reshape_by_row
 
 
 class TaggingNetwork(ClassifierNetwork):

@@ -14,24 +14,23 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from torch import Tensor
 
 from ...checkpoints.heads import TAGS, PublishedCheckpoint
 from ...data.rows import LocatedRow, Row, Rows
 from ...data.schema import RoleColumns
 from ...errors import BertworksWarning, DataError
 from ...nn.config import EncoderConfig
-from ...nn.losses import cross_entropy_sum
-from ...packed import Batch
+from ...packed import Batch, to_array
 from ...text.tokenizer import Tokenizer
 from ..evaluators import ScoredEvaluator
 from ..example import pack, sort_sequences
 from ..labelled import LabelledTask, TaskSettings, check_length
 from ..labels import build_label_entries
-from ..task import DisplayValue, Evaluator, Prediction
+from ..probabilities import cross_entropy_sum
+from ..task import DisplayValue, Evaluator, Outputs, Prediction
 from .columns import (
     SCHEMA,
     add_context,
@@ -39,7 +38,6 @@ from .columns import (
     find_document_column,
     read_strings,
 )
-from .network import TaggingNetwork
 from .notation import find_notation, find_span_warning
 from .row_reader import RowReader
 from .scores import TaggingScores
@@ -47,6 +45,11 @@ from .settings import TaggingSettings
 from .tags import build_labels, find_best_path, find_legal_transitions, find_spans
 from .text_words import Spellings, find_spellings
 from .windows import TaggingExample, make_windows
+
+if TYPE_CHECKING:
+    from .network import TaggingNetwork
+else:
+    TaggingNetwork = Any
 
 
 class TaggingTask(LabelledTask[TaggingExample]):
@@ -130,6 +133,8 @@ class TaggingTask(LabelledTask[TaggingExample]):
 
     def network(self, config: EncoderConfig) -> TaggingNetwork:
         check_length(self.settings.max_seq_length, config)
+        from .network import TaggingNetwork
+
         return TaggingNetwork(config, len(self.settings.labels), self.settings.dropout)
 
     @classmethod
@@ -243,7 +248,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
         labels = np.concatenate([example.target[window.words] for example, window in windows])
         return Batch(packed, {**targets, "labels": labels}, {"tagging": len(labels)}, examples)
 
-    def decode(self, outputs: Mapping[str, Tensor], batch: Batch) -> dict[int, Prediction]:
+    def decode(self, outputs: Outputs, batch: Batch) -> dict[int, Prediction]:
         """For each row its `words`, their `tags` and the tags' `probabilities`. If tags mark spans,
         also `entities`, each with `type`, `text`, `start` and `end` (in characters of a plain text,
         otherwise in words), and `probability`, the mean over its words."""
@@ -279,14 +284,14 @@ class TaggingTask(LabelledTask[TaggingExample]):
         return list(zip(lines, prediction["probabilities"], strict=True))
 
     def paths(
-        self, outputs: Mapping[str, Tensor], batch: Batch
+        self, outputs: Outputs, batch: Batch
     ) -> Iterator[tuple[TaggingExample, list[int], np.ndarray]]:
         """Each row's example, the indices of its predicted tags, and the `[words, labels]`
         probabilities.
 
         For a word with several labelled pieces, the mean of their logits is used.
         """
-        logits = outputs["logits"].cpu().double().numpy()
+        logits = to_array(outputs["logits"]).astype(np.float64)
         examples = {example.index: example for example in batch.examples}
         sums = {
             index: np.zeros((len(example.words), logits.shape[1]))
@@ -337,9 +342,9 @@ class TaggingEvaluator(ScoredEvaluator[TaggingScores]):
         super().__init__(TaggingScores(task.settings.tags, spans=task.settings.spans))
         self._task = task
 
-    def add(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
-        labels = batch.targets["labels"]
-        self._loss += cross_entropy_sum(outputs["logits"], labels).item()
+    def add(self, outputs: Outputs, batch: Batch) -> None:
+        labels = to_array(batch.targets["labels"])
+        self._loss += cross_entropy_sum(to_array(outputs["logits"]), labels)
         self._count += len(labels)
         for example, path, probabilities in self._task.paths(outputs, batch):
             predicted = np.array(path, np.int64)
