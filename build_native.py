@@ -48,7 +48,7 @@ ISAS = {
     },
 }
 """The instruction sets of each machine, the best one last, and the compiler's flags for each."""
-KERNELS = ("attention_fp32", "embeddings_and_pooling", "layer")
+KERNELS = ("attention_fp32", "embeddings_and_pooling", "layer", "linear")
 TRAINING = ("attention", "norms_and_losses")
 COMMON = ("dispatch", "mean_of_rows", "threads", "wordpiece")
 

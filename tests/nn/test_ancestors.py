@@ -155,7 +155,7 @@ def test_a_two_way_loss_is_that_of_both_directions(kind: str) -> None:
         for at in range(start, end - 1):
             places.append(at)
             for row, target in ((hidden[at, :8], at + 1), (hidden[at + 1, 8:], at)):
-                logits = F.linear(head.transform(row[None])[0], head.decoder, head.bias)
+                logits = F.linear(head.compute(row[None])[0], head.decoder, head.bias)
                 total = total + F.cross_entropy(logits, packed.input_ids[target])
     messages = torch.tensor(places)
     targets = {"masked_positions": messages, "masked_labels": packed.input_ids[messages + 1]}

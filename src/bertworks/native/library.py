@@ -243,6 +243,11 @@ def library() -> Any:
         means.restype = None
     code.bertworks_attention_fp32.argtypes = (POINTER(AttentionFp32), c_int64)
     code.bertworks_attention_fp32.restype = c_int
+    code.bertworks_linear.argtypes = (
+        *(c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p),
+        *(c_int64, c_void_p),
+    )
+    code.bertworks_linear.restype = None
     code.bertworks_function.argtypes = (c_void_p, c_int64, c_int64, c_int64, c_void_p)
     code.bertworks_function.restype = None
     code.bertworks_wordpiece_fill.argtypes = (POINTER(PiecesTable),)

@@ -78,6 +78,11 @@ typedef void pack_fn(const void *from, int64_t outputs, int64_t groups, int64_t 
 /* softmax(Q Kᵀ / √d + bias) V in float32. Returns 0, or 1 if there is no memory. */
 typedef int attention_fp32_fn(const attention_fp32 *of, int64_t threads);
 
+/* `x Wᵀ + b` in float32: `x` is [rows, inputs], the weight [outputs, inputs]; the bias may be null. */
+typedef void linear_fn(const float *x, const float *weight, const float *bias, int64_t rows,
+                       int64_t inputs, int64_t outputs, float *result, int64_t threads,
+                       parallel_fn parallel);
+
 /* `function` of a layer's activation or the like, number by number, for tests: 0 and on, the
    activations; 3, 2 to the power of x. */
 typedef void function_fn(const float *x, int64_t count, int64_t function, int64_t is_exact,
@@ -85,7 +90,7 @@ typedef void function_fn(const float *x, int64_t count, int64_t function, int64_
 
 #define FOR_EACH_FUNCTION(DO, isa)                                                                 \
     DO(layers, isa) DO(embeddings, isa) DO(means, isa) DO(means_fp32, isa) DO(pack, isa)           \
-    DO(attention_fp32, isa) DO(function, isa)
+    DO(attention_fp32, isa) DO(linear, isa) DO(function, isa)
 
 typedef means_fn means_fp32_fn;
 

@@ -1,4 +1,7 @@
-"""Heads on top of an encoder: for pre-training, for sequences and for tokens."""
+"""Heads on top of an encoder: for pre-training, for sequences and for tokens.
+
+Their parts and formulas are those of their layouts (`head_layouts.py`).
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,112 @@ from ..packed import Packed, Sequences
 from .config import Classifier, EncoderConfig
 from .cpu import align_rows
 from .encoder import Encoder
+from .head_layouts import (
+    Activate,
+    AddFirst,
+    ApplyPooler,
+    Decode,
+    DropOut,
+    HeadLayout,
+    LinearMap,
+    Normalize,
+    Pool,
+    Step,
+    classification_layout,
+    masked_lm_layout,
+    next_sentence_layout,
+    replaced_token_layout,
+    token_layout,
+)
 from .layers import (
     ACTIVATIONS,
     Dropout,
     LayerNorm,
     Linear,
     OutputLinear,
+    RMSNorm,
     draw_weight,
     initialize,
-    make_norm,
     promote_to_float32,
 )
 from .losses import linear_cross_entropy
 from .pooling import pool
 
 
-class MLMHead(nn.Module):
+class LayoutHead(nn.Module):
+    """A head with the parts of a layout.
+
+    Args:
+        layout: its steps.
+        dropout: probability, in all steps of dropout.
+    """
+
+    def __init__(self, layout: HeadLayout, config: EncoderConfig, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.layout = layout
+        self.dropout = Dropout(dropout)
+        for step in layout:
+            if isinstance(step, LinearMap):
+                kind = OutputLinear if step.is_output else Linear
+                self._add(step.name, kind(step.inputs, step.outputs, bias=step.has_bias))
+            elif isinstance(step, Normalize):
+                self._add(step.name, _make_norm(step))
+        initialize(self, config.initializer_range)
+
+    def _add(self, name: str, part: nn.Module) -> None:
+        folder, _, attribute = name.rpartition(".")
+        if folder and folder not in self._modules:
+            self.add_module(folder, nn.Module())
+        self.get_submodule(folder).add_module(attribute, part)
+
+    def compute(
+        self, vectors: Tensor, packed: Sequences | None = None, encoder: Encoder | None = None
+    ) -> Tensor:
+        """Apply the steps to the vectors of tokens.
+
+        Args:
+            packed, encoder: needed by steps that pool.
+        """
+        for step in self.layout:
+            vectors = self._apply_step(step, vectors, packed, encoder)
+        return vectors
+
+    def _apply_step(
+        self, step: Step, vectors: Tensor, packed: Sequences | None, encoder: Encoder | None
+    ) -> Tensor:
+        if isinstance(step, LinearMap | Normalize):
+            result: Tensor = self.get_submodule(step.name)(vectors)
+            return result
+        if isinstance(step, Activate):
+            return ACTIVATIONS[step.activation](vectors)
+        if isinstance(step, DropOut):
+            dropped: Tensor = self.dropout(vectors)
+            return dropped
+        assert packed is not None and not isinstance(step, Decode)
+        if isinstance(step, Pool):
+            return pool(vectors, packed, step.mode)
+        if isinstance(step, AddFirst):
+            return vectors + _repeat_first(vectors, packed)
+        assert isinstance(step, ApplyPooler) and encoder is not None
+        return encoder.pool(vectors, packed)
+
+
+def _make_norm(step: Normalize) -> LayerNorm | RMSNorm:
+    if step.kind == "rms":
+        return RMSNorm(step.width, step.epsilon)
+    return LayerNorm(step.width, step.epsilon, bias=step.has_bias)
+
+
+def _repeat_first(vectors: Tensor, packed: Sequences) -> Tensor:
+    """The vector of each token's sequence's first token."""
+    first = pool(vectors, packed, "cls")
+    if isinstance(packed, Packed):
+        lengths, rows = packed.cu_seqlens.long().diff(), packed.num_tokens
+        return first.repeat_interleave(lengths, 0, output_size=rows)
+    return first.unsqueeze(1).expand(-1, packed.max_seqlen, -1).flatten(0, 1)
+
+
+class MLMHead(LayoutHead):
     """Predicts the token at a position: transform, decoder tied to the embeddings, bias.
 
     Use it only for the masked positions: the decoder is as wide as the vocabulary, and the most
@@ -40,28 +133,26 @@ class MLMHead(nn.Module):
     """
 
     def __init__(self, config: EncoderConfig, word_embeddings: nn.Parameter) -> None:
-        super().__init__()
-        config = config.per_direction_config
-        self.width = config.hidden_size
-        width = config.decoder_width
-        self.transform = MLMTransform(config, width) if config.mlm_transform else nn.Identity()
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.mlm_bias else None
+        *transform, decode = masked_lm_layout(config)
+        assert isinstance(decode, Decode)
+        super().__init__(tuple(transform), config)
+        self.width = config.per_direction_config.hidden_size
+        self.bias = nn.Parameter(torch.zeros(decode.outputs)) if decode.has_bias else None
         self.decoder = word_embeddings
         self.decoder_extension: nn.Parameter | None = None
-        if config.tie_word_embeddings and width > config.embedding_width:
-            columns = width - config.embedding_width
+        if decode.extension:
             self.decoder_extension = nn.Parameter(
-                word_embeddings.new_empty(config.vocab_size, columns)
+                word_embeddings.new_empty(decode.outputs, decode.extension)
             )
             draw_weight(self.decoder_extension, config.initializer_range)
-        if not config.tie_word_embeddings:
-            self.decoder = nn.Parameter(word_embeddings.new_empty(config.vocab_size, width))
+        if not decode.is_tied:
+            self.decoder = nn.Parameter(word_embeddings.new_empty(decode.outputs, decode.inputs))
             draw_weight(self.decoder, config.initializer_range)
 
     def forward(
         self, hidden: Float[Tensor, "masked hidden_size"]
     ) -> Float[Tensor, "masked vocab_size"]:
-        return self.logits(self.transform(hidden[..., : self.width]))
+        return self.logits(self.compute(hidden[..., : self.width]))
 
     def logits(self, vectors: Float[Tensor, "masked width"]) -> Float[Tensor, "masked vocab_size"]:
         """Apply only the decoder, in float32 at least (see `OutputLinear`)."""
@@ -79,27 +170,8 @@ class MLMHead(nn.Module):
     ) -> Float[Tensor, ""]:
         """The summed cross-entropy of the masked positions, without keeping the logits."""
         return linear_cross_entropy(
-            self.transform(align_rows(hidden)), self.decoder_weight, self.bias, labels
+            self.compute(align_rows(hidden)), self.decoder_weight, self.bias, labels
         )
-
-
-class MLMTransform(nn.Module):
-    """The layer before the decoder: a linear map to the decoder's width, activation, norm."""
-
-    def __init__(self, config: EncoderConfig, width: int) -> None:
-        super().__init__()
-        has_bias = config.use_bias if config.mlm_dense_bias is None else config.mlm_dense_bias
-        self.dense = Linear(config.hidden_size, width, bias=has_bias)
-        self.activation = ACTIVATIONS[config.mlm_act or config.hidden_act]
-        has_norm = config.norm != "none"  # MobileBERT has a layer norm here alone
-        self.norm = (
-            make_norm(config, width) if has_norm else LayerNorm(width, config.layer_norm_eps)
-        )
-        initialize(self, config.initializer_range)
-
-    def forward(self, hidden: Float[Tensor, "masked hidden_size"]) -> Float[Tensor, "masked width"]:
-        result: Tensor = self.norm(self.activation(self.dense(hidden)))
-        return result
 
 
 class NSPHead(OutputLinear):
@@ -110,11 +182,13 @@ class NSPHead(OutputLinear):
     """
 
     def __init__(self, config: EncoderConfig) -> None:
-        super().__init__(config.hidden_size, 2)
+        _, output = next_sentence_layout(config)
+        assert isinstance(output, LinearMap)
+        super().__init__(output.inputs, output.outputs)
         initialize(self, config.initializer_range)
 
 
-class ReplacedTokenHead(nn.Module):
+class ReplacedTokenHead(LayoutHead):
     """Predicts whether a token was replaced: a layer, and one logit per token.
 
     DeBERTa's (`classifier: context`) first adds the first token's vector to each token's, and
@@ -125,30 +199,15 @@ class ReplacedTokenHead(nn.Module):
     """
 
     def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        has_context = config.classifier == "context"
-        self.norm = make_norm(config, config.hidden_size) if has_context else None
-        self.dense = Linear(config.hidden_size, config.hidden_size)
-        self.activation = ACTIVATIONS[config.hidden_act]
-        self.dense_prediction = OutputLinear(config.hidden_size, 1)
-        initialize(self, config.initializer_range)
+        super().__init__(replaced_token_layout(config), config)
 
     def forward(
         self, hidden: Float[Tensor, "tokens hidden_size"], packed: Sequences
     ) -> Float[Tensor, " tokens"]:
-        if self.norm is not None:
-            first = pool(hidden, packed, "cls")
-            if isinstance(packed, Packed):
-                lengths, rows = packed.cu_seqlens.long().diff(), packed.num_tokens
-                by_token = first.repeat_interleave(lengths, 0, output_size=rows)
-            else:
-                by_token = first.unsqueeze(1).expand(-1, packed.max_seqlen, -1).flatten(0, 1)
-            hidden = self.norm(hidden + by_token)
-        logits: Tensor = self.dense_prediction(self.activation(self.dense(hidden)))
-        return logits.squeeze(-1)
+        return self.compute(hidden, packed).squeeze(-1)
 
 
-class ClassificationHead(nn.Module):
+class ClassificationHead(LayoutHead):
     """`[sequences, num_labels]` logits from a vector of each sequence (paper §4.1).
 
     `config.classifier_pooling` chooses the vector: the first token's, the mean of all, or the last
@@ -181,22 +240,9 @@ class ClassificationHead(nn.Module):
         kind: Classifier | None = None,
         bias: bool | None = None,
     ) -> None:
-        super().__init__()
-        self.kind = kind or config.classifier
-        self.pooling = config.classifier_pooling
         default = config.head_dropout("classifier_dropout")
-        self.dropout = Dropout(default if dropout is None else dropout)
-        size = config.hidden_size
-        self.transform: nn.Module | None = None
-        names = {"hidden_act": config.hidden_act, "context": "gelu"}
-        self.activation = ACTIVATIONS.get(names.get(self.kind, self.kind))
-        if self.activation is not None:
-            self.transform = Linear(size, size)
-        elif self.kind == "norm":
-            self.transform = MLMTransform(config, size)
-        bias = self.kind != "none" if bias is None else bias
-        self.linear = OutputLinear(size, num_labels, bias=bias)
-        initialize(self, config.initializer_range)
+        layout = classification_layout(config, num_labels, kind=kind, bias=bias)
+        super().__init__(layout, config, default if dropout is None else dropout)
 
     def forward(
         self,
@@ -204,38 +250,10 @@ class ClassificationHead(nn.Module):
         hidden: Float[Tensor, "tokens hidden_size"],
         packed: Sequences,
     ) -> Float[Tensor, "sequences num_labels"]:
-        vectors = self._vectors(encoder, hidden, packed)
-        result: Tensor = self.linear(self.dropout(vectors))
-        return result
-
-    def _vectors(
-        self, encoder: Encoder, hidden: Tensor, packed: Sequences
-    ) -> Float[Tensor, "sequences hidden_size"]:
-        if self.kind in ("pooler", "linear") and self.pooling == "cls":
-            return encoder.pool(hidden, packed)
-        if self.pooling == "late":
-            return pool(self._transform(hidden), packed, "mean")
-        if self.pooling == "mean":
-            return self._transform(pool(hidden, packed, "mean"))
-        is_first = self.pooling == "cls"
-        return self._transform(hidden[packed.first_tokens if is_first else packed.last_tokens])
-
-    def _transform(
-        self, vectors: Float[Tensor, "rows hidden_size"]
-    ) -> Float[Tensor, "rows hidden_size"]:
-        """Apply the layer between the vectors and the output layer."""
-        if self.transform is None:
-            return vectors
-        if self.kind == "norm":
-            transformed: Tensor = self.transform(vectors)
-            return transformed
-        if self.kind not in ("relu", "context"):
-            vectors = self.dropout(vectors)
-        assert self.activation is not None
-        return self.activation(self.transform(vectors))
+        return self.compute(hidden, packed, encoder)
 
 
-class TokenHead(nn.Module):
+class TokenHead(LayoutHead):
     """`[tokens, num_outputs]` from each token's vector, for tagging and for spans (paper §4.2).
 
     ModernBERT has the layer of its masked-language-model head before the output layer; the other
@@ -243,17 +261,9 @@ class TokenHead(nn.Module):
     """
 
     def __init__(self, config: EncoderConfig, num_outputs: int, dropout: float) -> None:
-        super().__init__()
-        has_transform = config.classifier == "norm"
-        self.transform = MLMTransform(config, config.hidden_size) if has_transform else None
-        self.dropout = Dropout(dropout)
-        self.linear = OutputLinear(config.hidden_size, num_outputs)
-        initialize(self, config.initializer_range)
+        super().__init__(token_layout(config, num_outputs), config, dropout)
 
     def forward(
         self, hidden: Float[Tensor, "tokens hidden_size"]
     ) -> Float[Tensor, "tokens num_outputs"]:
-        if self.transform is not None:
-            hidden = self.transform(hidden)
-        result: Tensor = self.linear(self.dropout(hidden))
-        return result
+        return self.compute(hidden)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..nn.config import EncoderConfig
 from ..nn.encoder import Encoder
+from ..nn.head_layouts import choice_kind
 from ..nn.heads import ClassificationHead
 from ..packed import Batch, Padded
 from .network import ClassifierNetwork
@@ -24,10 +25,7 @@ class ChoiceNetwork(ClassifierNetwork):
 
     def __init__(self, config: EncoderConfig, dropout: float | None = None) -> None:
         super().__init__()
-        # RoBERTa's and BigBird's published heads for choices use a pooler, unlike their
-        # classification heads. XLNet's have the same layer as those.
-        has_layer = config.classifier in ("tanh", "hidden_act") and not config.is_transformer_xl
-        kind = "pooler" if has_layer else config.classifier
+        kind = choice_kind(config)
         with_pooler = kind == "pooler" and config.classifier_pooling == "cls"
         self.encoder = Encoder(config, pooler=with_pooler)
         self.choice_head = ClassificationHead(config, 1, dropout, kind=kind, bias=True)
