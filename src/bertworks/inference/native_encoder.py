@@ -66,7 +66,17 @@ class NativeEncoder:
         Args:
             first: the number of tokens at the start of each sequence that are left out.
         """
-        hidden = self(packed)
+        return self.pool(self(packed), packed, pooling, first=first)
+
+    @staticmethod
+    def pool(
+        hidden: Shaped[np.ndarray, "tokens hidden_size"],
+        packed: Packed,
+        pooling: str,
+        *,
+        first: int = 0,
+    ) -> Float[np.ndarray, "sequences width"]:
+        """A vector of each sequence from its hidden states; see `vectors`."""
         edges = np.asarray(packed.cu_seqlens)
         if first:
             tokens = np.arange(len(hidden)) - np.repeat(edges[:-1], np.diff(edges))

@@ -13,15 +13,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
-from ..checkpoints.heads import CHOICES, PublishedCheckpoint
+from ..checkpoints.heads import CHOICES, POOLER, PublishedCheckpoint
 from ..data.rows import Row, Rows, parse_json_cell, text_of
 from ..data.schema import Column, Role, RoleColumns, Schema
 from ..errors import DataError
 from ..nn.config import EncoderConfig
+from ..nn.head_layouts import (
+    ApplyPooler,
+    HeadLayout,
+    choice_kind,
+    classification_layout,
+    pooler_layout,
+)
 from ..packed import Batch, to_array
 from ..text.encoding import Truncation
+from .array_network import ArrayNetwork, sequence_outputs
 from .evaluators import SingleLabelEvaluator
 from .example import LabelledExample, Tokens, pack, sort_sequences
 from .labelled import LabelledTask, TaskSettings, check_length, read_texts
@@ -189,6 +198,21 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         check_length(self.settings.max_seq_length, config)
         config = config.with_global_tokens("choice", self.tokenizer.id_of("sep"))
         return ChoiceNetwork(config, self.settings.dropout)
+
+    def head_layouts(self, config: EncoderConfig) -> Mapping[str, HeadLayout]:
+        check_length(self.settings.max_seq_length, config)
+        layout = classification_layout(config, 1, kind=choice_kind(config), bias=True)
+        layouts = {CHOICES.name: layout}
+        has_pooler = ApplyPooler() in layout
+        return {**layouts, POOLER.name: pooler_layout(config)} if has_pooler else layouts
+
+    def compute(self, network: ArrayNetwork, batch: Batch) -> dict[str, NDArray[Any]]:
+        packed = batch.packed
+        scores = sequence_outputs(network, CHOICES.name, packed)[:, 0]
+        shape = (len(batch.examples), len(batch.targets["max_choices"]))
+        logits = np.full(shape, np.finfo(np.float32).min, np.float32)
+        logits[batch.targets["row"], packed.sequence_number] = scores
+        return {"logits": logits}
 
     def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:  # noqa: ARG002
         return [(self.column("prompt"),)]

@@ -21,6 +21,8 @@ class ChoiceNetwork(ClassifierNetwork):
         dropout: dropout before the output layer; `config.classifier_dropout` if omitted.
     """
 
+    has_array_form = True
+
     loss_name = "choice"
 
     def __init__(self, config: EncoderConfig, dropout: float | None = None) -> None:

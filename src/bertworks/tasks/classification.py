@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from ..checkpoints.heads import CLASSIFIER, PublishedCheckpoint
@@ -21,8 +22,10 @@ from ..data.rows import NoLabel, Row, Rows
 from ..data.schema import RoleColumns
 from ..errors import SettingsError
 from ..nn.config import EncoderConfig
+from ..nn.head_layouts import HeadLayout
 from ..packed import Batch, to_array
 from ..settings.base import Need
+from .array_network import ArrayNetwork
 from .classifier import ClassifierTask
 from .evaluators import MultiLabelEvaluator
 from .example import LabelledExample, collate_labelled
@@ -115,6 +118,12 @@ class TextClassifierTask(ClassifierTask[LabelledExample], TextTask):
                 "predicts each next piece by its embeddings alone, as GPT's has"
             )
         return self._build_network(config)
+
+    def head_layouts(self, config: EncoderConfig) -> Mapping[str, HeadLayout]:
+        return self._layouts(config, len(self.labels))
+
+    def compute(self, network: ArrayNetwork, batch: Batch) -> dict[str, NDArray[Any]]:
+        return {"logits": self.compute_logits(network, batch)}
 
     @abstractmethod
     def _build_network(self, config: EncoderConfig) -> TextClassifierNetwork:

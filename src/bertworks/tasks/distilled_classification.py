@@ -15,10 +15,10 @@ from torch import Tensor
 from ..nn.config import EncoderConfig
 from ..nn.layers import promote_to_float32
 from ..text.tokenizer import Tokenizer
+from .array_network import SequencePooling
 from .classification import ClassificationSettings, ClassificationTask
 from .example import LabelledExample
 from .text_network import TextClassifierNetwork
-from .texts import SequencePooling
 
 
 class DistilledNetwork(TextClassifierNetwork):

@@ -18,6 +18,9 @@ class Network(HasEncoder, ABC):
     `encoder` is the one that is kept when another task starts from the network.
     """
 
+    has_array_form: ClassVar[bool] = False
+    """Whether `Task.compute` gives what `predict` does. It counts for this class alone."""
+
     @abstractmethod
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return the task's losses by name: each a scalar **sum** over what `batch.counts` counts.

@@ -18,12 +18,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..checkpoints.heads import CLASSIFIER, PublishedCheckpoint
 from ..data.rows import Row
 from ..errors import CheckpointError, DataError
 from ..nn.config import EncoderConfig
+from ..nn.head_layouts import HeadLayout
 from ..packed import Batch, to_array
+from .array_network import ArrayNetwork
 from .evaluators import RegressionEvaluator
 from .example import LabelledExample, collate_labelled
 from .labelled import TaskSettings, detected_setting
@@ -106,6 +109,12 @@ class RegressionTask(TextTask):
         return RegressionNetwork(
             settings.encoder_config(config), 1, settings.dropout, settings.pooling
         )
+
+    def head_layouts(self, config: EncoderConfig) -> Mapping[str, HeadLayout]:
+        return self._layouts(config, 1)
+
+    def compute(self, network: ArrayNetwork, batch: Batch) -> dict[str, NDArray[Any]]:
+        return {"values": self.compute_logits(network, batch)[:, 0]}
 
     def read_label(self, row: Row, column: str, where: str) -> float:
         number = read_finite_number(row, column, where)

@@ -16,13 +16,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeAlias, TypeVar
 
+from numpy.typing import NDArray
+
 from ..checkpoints.heads import Head, PublishedCheckpoint
 from ..checkpoints.sentence_settings import SentenceSettings
 from ..data.rows import LocatedRow, Row, Rows, characters_in, chunks, is_missing
 from ..errors import BertworksWarning
 from ..nn.config import EncoderConfig
+from ..nn.head_layouts import HeadLayout
 from ..packed import Array, Batch
 from ..text.tokenizer import Tokenizer
+from .array_network import ArrayNetwork
 from .measures import Measure
 
 if TYPE_CHECKING:
@@ -113,6 +117,25 @@ class Task(ABC, Generic[ExampleT]):
         Raises:
             SettingsError: the encoder has too few positions for the task's sequences.
         """
+
+    def head_layouts(self, config: EncoderConfig) -> Mapping[str, HeadLayout] | None:  # noqa: ARG002
+        """The layouts of the network's heads, by their names; None if only PyTorch computes it.
+
+        A task that has them also has `compute`. If the encoder's pooler is needed, it is a head.
+
+        Raises:
+            SettingsError: as `network` does.
+        """
+        return None
+
+    def compute(self, network: ArrayNetwork, batch: Batch) -> dict[str, NDArray[Any]]:
+        """Return what `predict` of the task's network returns, as arrays.
+
+        Args:
+            network: with the heads of `head_layouts`.
+            batch: of arrays.
+        """
+        raise NotImplementedError
 
     def text_row(self, text: str, pair: str | None = None) -> Row:
         """Return the row of a text or a pair of texts that does not come from a table."""

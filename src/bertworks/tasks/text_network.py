@@ -26,11 +26,8 @@ from ..nn.heads import ClassificationHead
 from ..nn.layers import promote_to_float32
 from ..nn.losses import cross_entropy_sum, next_token_loss_sum
 from ..packed import Batch, Packed, Padded, Sequences, to_tensor
+from .array_network import CHUNK_TOKENS, SequencePooling
 from .network import ClassifierNetwork, Network
-from .texts import SequencePooling
-
-CHUNK_TOKENS = 8192
-"""The most tokens that go through the encoder at once, if rows have several sequences."""
 
 
 class TextNetwork(Network):
@@ -131,6 +128,8 @@ class ClassificationNetwork(TextClassifierNetwork):
         others: arguments of `TextClassifierNetwork`.
     """
 
+    has_array_form = True
+
     def __init__(
         self,
         config: EncoderConfig,
@@ -159,6 +158,8 @@ class ClassificationNetwork(TextClassifierNetwork):
 class MultiLabelNetwork(TextClassifierNetwork):
     """An encoder with a classification head, and a sigmoid for each class."""
 
+    has_array_form = True
+
     def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the sum of the rows' losses, the means over classes of the cross-entropies.
 
@@ -176,6 +177,8 @@ class MultiLabelNetwork(TextClassifierNetwork):
 
 class RegressionNetwork(TextNetwork):
     """An encoder with a head of one output."""
+
+    has_array_form = True
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return the summed squared errors of the rows: `regression`."""

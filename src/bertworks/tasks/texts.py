@@ -14,17 +14,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
+import numpy as np
+from jaxtyping import Float
 from pydantic import Field
 
-from ..checkpoints.heads import CLASSIFIER, PublishedCheckpoint
+from ..checkpoints.heads import CLASSIFIER, POOLER, PublishedCheckpoint
 from ..data.rows import Row, Rows
 from ..data.schema import TEXT_NAMES, Role, RoleColumns, Schema, find_columns
 from ..errors import CheckpointError, DataError, SettingsError
 from ..nn.config import ClassifierPooling, EncoderConfig
+from ..nn.head_layouts import HeadLayout, classification_layout, pooler_layout
+from ..packed import Batch
 from ..settings.base import Need
 from ..text.encoding import Encoding
 from ..text.tokenizer import Tokenizer
 from ..text.windows import segment_windows
+from .array_network import ArrayNetwork, SequencePooling, pool_rows, sequence_outputs
 from .example import LabelledExample, Tokens
 from .labelled import (
     LabelledTask,
@@ -36,8 +41,6 @@ from .labelled import (
 )
 
 WindowPooling = Literal["mean", "max"]
-SequencePooling = Literal["sum", "mean", "max"]
-"""How the outputs for a row's sequences become those of the row."""
 Truncation = Literal["longest_first", "first", "second", "error", "windows"]
 _PAIR = "pair"
 _SWAPPED_TRUNCATION: Mapping[Truncation, Truncation] = {"first": "second", "second": "first"}
@@ -141,6 +144,20 @@ class TextTask(LabelledTask[LabelledExample]):
         super().__init__(tokenizer, settings)
         if settings.both_orders and settings.pair_column is None:
             raise SettingsError("both_orders=true is for pairs of texts")
+
+    def compute_logits(
+        self, network: ArrayNetwork, batch: Batch
+    ) -> Float[np.ndarray, "rows outputs"]:
+        """Return the pooled logits of each row; see `text_network.TextNetwork.logits`."""
+        packed = batch.packed
+        outputs = sequence_outputs(network, CLASSIFIER.name, packed)
+        return pool_rows(outputs, packed, self.settings.pooling)
+
+    def _layouts(self, config: EncoderConfig, outputs: int) -> dict[str, HeadLayout]:
+        """The layouts of the classification head, and of the pooler if it is needed."""
+        config = self.settings.encoder_config(config).sequence_config
+        layouts = {CLASSIFIER.name: classification_layout(config, outputs)}
+        return {**layouts, POOLER.name: pooler_layout(config)} if config.has_pooler else layouts
 
     def text_row(self, text: str, pair: str | None = None) -> Row:
         text_column, pair_column = self.column("text"), self.settings.pair_column

@@ -26,6 +26,8 @@ class AnsweringNetwork(Network):
         softmax: over all tokens of a sequence, or only over `[CLS]` and the passage.
     """
 
+    has_array_form = True
+
     def __init__(
         self,
         config: EncoderConfig,

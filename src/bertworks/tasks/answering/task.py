@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import NDArray
 
 from ...checkpoints.heads import SPANS, PublishedCheckpoint
 from ...data.questions import TITLE
@@ -24,10 +25,12 @@ from ...data.rows import Row, Rows
 from ...data.schema import RoleColumns
 from ...errors import DataError
 from ...nn.config import EncoderConfig
-from ...packed import Batch, to_array
+from ...nn.head_layouts import HeadLayout, token_layout
+from ...packed import Batch, Packed, to_array
 from ...text.encoding import Encoding, Segment, with_marks
 from ...text.tokenizer import Tokenizer
 from ...text.windows import segment_windows
+from ..array_network import ArrayNetwork, compute_in_chunks
 from ..evaluators import ScoredEvaluator
 from ..example import pack, sort_sequences
 from ..labelled import LabelledTask, TaskSettings, check_length, read_texts
@@ -160,6 +163,16 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         check_length(settings.max_seq_length, config)
         config = config.with_global_tokens("question", self.tokenizer.id_of("sep"))
         return AnsweringNetwork(config, settings.dropout, settings.span_loss, settings.softmax)
+
+    def head_layouts(self, config: EncoderConfig) -> Mapping[str, HeadLayout]:
+        check_length(self.settings.max_seq_length, config)
+        return {SPANS.name: token_layout(config, 2)}
+
+    def compute(self, network: ArrayNetwork, batch: Batch) -> dict[str, NDArray[Any]]:
+        def compute_logits(part: Packed) -> NDArray[np.float32]:
+            return network.head(SPANS.name, network.hidden(part), part)
+
+        return {"logits": compute_in_chunks(compute_logits, batch.packed)}
 
     def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:
         article = [(TITLE,)] if TITLE in rows.columns else []

@@ -29,6 +29,8 @@ _SHARED_EMBEDDINGS = ("word_embeddings", "position_embeddings", "token_type_embe
 class DiscriminatorNetwork(Network):
     """An encoder with a head that detects replaced tokens."""
 
+    has_array_form = True
+
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.encoder = Encoder(config, pooler=False)

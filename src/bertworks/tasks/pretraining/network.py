@@ -22,6 +22,8 @@ class PretrainingNetwork(Network):
             bidirectional.
     """
 
+    has_array_form = True
+
     def __init__(
         self, config: EncoderConfig, *, next_sentence: bool = True, causal: bool | None = None
     ) -> None:
@@ -81,6 +83,8 @@ class PretrainingNetwork(Network):
 
 class NextSentenceNetwork(Network):
     """An encoder with a pooler and a next-sentence head."""
+
+    has_array_form = True
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()

@@ -5,15 +5,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from numpy.typing import NDArray
 
 from ...checkpoints.heads import MLM, NSP, PublishedCheckpoint
 from ...nn.config import EncoderConfig
+from ...nn.head_layouts import HeadLayout
 from ...packed import Batch, to_array
+from ..array_network import ArrayNetwork
 from ..probabilities import softmax
 from ..task import Outputs, Prediction
 from .instances import InstanceSettings
-from .task import PretrainingTask
+from .task import PretrainingTask, next_sentence_layouts
 
 if TYPE_CHECKING:
     from .network import NextSentenceNetwork
@@ -45,6 +50,13 @@ class NextSentenceTask(PretrainingTask):
         from .network import NextSentenceNetwork
 
         return NextSentenceNetwork(config)
+
+    def head_layouts(self, config: EncoderConfig) -> Mapping[str, HeadLayout]:
+        return next_sentence_layouts(config)
+
+    def compute(self, network: ArrayNetwork, batch: Batch) -> dict[str, NDArray[Any]]:
+        hidden = network.hidden(batch.packed)
+        return {"nsp_logits": network.head(NSP.name, hidden, batch.packed)}
 
     def decode(self, outputs: Outputs, batch: Batch) -> dict[int, Prediction]:
         """For each pair the `next_sentence_probability`: whether B follows A."""

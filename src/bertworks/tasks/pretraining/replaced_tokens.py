@@ -20,16 +20,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from ...checkpoints.heads import RTD, PublishedCheckpoint
 from ...data.rows import Row
 from ...errors import SettingsError
 from ...nn.config import EncoderConfig
-from ...packed import Batch, to_array
+from ...nn.head_layouts import HeadLayout, replaced_token_layout
+from ...packed import Batch, Packed, to_array
 from ...settings.base import Settings
 from ...text.encoding import Encoding
 from ...text.tokenizer import Tokenizer
+from ..array_network import ArrayNetwork, compute_in_chunks
 from ..task import Outputs, Prediction, Task
 from ..texts import sigmoid
 from . import hashing
@@ -147,6 +150,16 @@ class ReplacedTokensTask(Task[PretrainingExample]):
                 f"attention={config.attention!r}: replaced tokens are predicted from both sides"
             )
         return DiscriminatorNetwork(config)
+
+    def head_layouts(self, config: EncoderConfig) -> Mapping[str, HeadLayout] | None:
+        is_bidirectional = config.attention == "bidirectional"
+        return {RTD.name: replaced_token_layout(config)} if is_bidirectional else None
+
+    def compute(self, network: ArrayNetwork, batch: Batch) -> dict[str, NDArray[Any]]:
+        def compute_logits(part: Packed) -> NDArray[np.float32]:
+            return network.head(RTD.name, network.hidden(part), part)
+
+        return {"rtd_logits": compute_in_chunks(compute_logits, batch.packed)[:, 0]}
 
     def example(
         self, row: Row, index: int, *, where: str | None = None, labelled: bool = True

@@ -14,16 +14,24 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import NDArray
 from pydantic import Field
 
-from ...checkpoints.heads import MLM, NSP, PublishedCheckpoint
+from ...checkpoints.heads import MLM, NSP, POOLER, PublishedCheckpoint
 from ...data.rows import Row, Rows
 from ...errors import DataError, SettingsError
 from ...nn.config import EncoderConfig
+from ...nn.head_layouts import (
+    HeadLayout,
+    masked_lm_layout,
+    next_sentence_layout,
+    pooler_layout,
+)
 from ...packed import Batch, Packed, to_array
 from ...settings.base import Settings
 from ...text.encoding import Encoding
 from ...text.tokenizer import Tokenizer
+from ..array_network import ArrayNetwork
 from ..probabilities import softmax
 from ..task import Outputs, Prediction, Task
 from .instances import Format, InstanceSettings
@@ -153,6 +161,22 @@ class PretrainingTask(Task[PretrainingExample]):
             config, next_sentence=self.instances.next_sentence, causal=self.causal
         )
 
+    def head_layouts(self, config: EncoderConfig) -> Mapping[str, HeadLayout] | None:
+        if self.causal or config.attention != "bidirectional" or self.has_two_streams:
+            return None
+        layouts = {MLM.name: masked_lm_layout(config)}
+        if not self.instances.next_sentence:
+            return layouts
+        return {**layouts, **next_sentence_layouts(config)}
+
+    def compute(self, network: ArrayNetwork, batch: Batch) -> dict[str, NDArray[Any]]:
+        hidden = network.hidden(batch.packed)
+        masked = hidden[batch.targets["masked_positions"]]
+        outputs = {"mlm_logits": network.head(MLM.name, masked, None)}
+        if self.instances.next_sentence:
+            outputs["nsp_logits"] = network.head(NSP.name, hidden, batch.packed)
+        return outputs
+
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
         """The same task.
 
@@ -265,6 +289,11 @@ class PretrainingTask(Task[PretrainingExample]):
         from .evaluator import PretrainingEvaluator
 
         return PretrainingEvaluator("lm" if self.causal else "mlm")
+
+
+def next_sentence_layouts(config: EncoderConfig) -> dict[str, HeadLayout]:
+    """The layouts of the next-sentence head and of the pooler before it."""
+    return {NSP.name: next_sentence_layout(config), POOLER.name: pooler_layout(config)}
 
 
 def _largest(values: Float[np.ndarray, " pieces"], count: int) -> list[int]:

@@ -30,6 +30,8 @@ class RetrievalNetwork(Network):
     "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", §3.2.
     """
 
+    has_array_form = True
+
     def __init__(self, config: EncoderConfig, settings: RetrievalSettings) -> None:
         super().__init__()
         self.encoder = Encoder(config, pooler=False)

@@ -11,7 +11,7 @@ Retrieval", §3.2.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -23,8 +23,10 @@ from ...data.rows import Row, Rows, text_of
 from ...data.schema import RoleColumns, names_of
 from ...errors import DataError, SettingsError
 from ...nn.config import EncoderConfig
+from ...nn.head_layouts import HeadLayout
 from ...packed import Batch, Packed, to_array
 from ...text.tokenizer import Tokenizer
+from ..array_network import ArrayNetwork, compute_in_chunks
 from ..evaluators import RegressionEvaluator
 from ..example import LabelledExample, Tokens, list_sequences, pack
 from ..labelled import LabelledTask, TaskSettings, check_length
@@ -137,6 +139,19 @@ class RetrievalTask(LabelledTask[LabelledExample]):
 
         check_length(self.settings.max_seq_length, config)
         return RetrievalNetwork(config, self.settings)
+
+    def head_layouts(self, config: EncoderConfig) -> Mapping[str, HeadLayout]:
+        check_length(self.settings.max_seq_length, config)
+        return {}
+
+    def compute(self, network: ArrayNetwork, batch: Batch) -> dict[str, NDArray[Any]]:
+        def compute_vectors(part: Packed) -> NDArray[np.float32]:
+            return network.vectors(part, self.pooling)
+
+        vectors = compute_in_chunks(compute_vectors, batch.packed)
+        queries, passages = vectors[batch.targets["query"]], vectors[batch.targets["passage"]]
+        values = np.array([one @ other for one, other in zip(queries, passages, strict=False)])
+        return {"queries": queries, "passages": passages, "values": values}
 
     def check_batches(self, examples: Sequence[LabelledExample], batch_size: int) -> None:
         has_negatives = any(len(example.sequences) > 2 for example in examples)

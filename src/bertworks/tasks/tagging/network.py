@@ -19,6 +19,8 @@ class TaggingNetwork(ClassifierNetwork):
         dropout: before the output layer; `config.tagging_dropout` if None.
     """
 
+    has_array_form = True
+
     loss_name = "tagging"
 
     def __init__(

@@ -17,14 +17,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...checkpoints.heads import TAGS, PublishedCheckpoint
 from ...data.rows import LocatedRow, Row, Rows
 from ...data.schema import RoleColumns
 from ...errors import BertworksWarning, DataError
 from ...nn.config import EncoderConfig
+from ...nn.head_layouts import HeadLayout, token_layout
 from ...packed import Batch, to_array
 from ...text.tokenizer import Tokenizer
+from ..array_network import ArrayNetwork
 from ..evaluators import ScoredEvaluator
 from ..example import pack, sort_sequences
 from ..labelled import LabelledTask, TaskSettings, check_length
@@ -130,6 +133,14 @@ class TaggingTask(LabelledTask[TaggingExample]):
 
     def config_entries(self) -> dict[str, Any]:
         return build_label_entries(self.labels)
+
+    def head_layouts(self, config: EncoderConfig) -> Mapping[str, HeadLayout]:
+        check_length(self.settings.max_seq_length, config)
+        return {TAGS.name: token_layout(config, len(self.settings.labels))}
+
+    def compute(self, network: ArrayNetwork, batch: Batch) -> dict[str, NDArray[Any]]:
+        labelled = network.hidden(batch.packed)[batch.targets["positions"]]
+        return {"logits": network.head(TAGS.name, labelled, None)}
 
     def network(self, config: EncoderConfig) -> TaggingNetwork:
         check_length(self.settings.max_seq_length, config)
