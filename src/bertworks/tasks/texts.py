@@ -155,7 +155,7 @@ class TextTask(LabelledTask[LabelledExample]):
 
     def _layouts(self, config: EncoderConfig, outputs: int) -> dict[str, HeadLayout]:
         """The layouts of the classification head, and of the pooler if it is needed."""
-        config = self.settings.encoder_config(config).sequence_config
+        config = self.settings.encoder_config(config)
         layouts = {CLASSIFIER.name: classification_layout(config, outputs)}
         return {**layouts, POOLER.name: pooler_layout(config)} if config.has_pooler else layouts
 
