@@ -18,7 +18,7 @@ from .checkpoints.locate import locate_with_adapter
 from .checkpoints.network_weights import load_weights
 from .checkpoints.peft_adapters import merge_adapter
 from .checkpoints.router import Route
-from .checkpoints.sentence import read_cross_encoder, read_sentence_encoder
+from .checkpoints.sentence import read_sentence_encoder
 from .checkpoints.sentence_directory import (
     has_query_route,
     lowers_case,
@@ -29,7 +29,6 @@ from .checkpoints.sentence_modules import load_vector_modules
 from .checkpoints.sentence_settings import SentenceEncoder
 from .checkpoints.static import STATIC, read_static_settings
 from .checkpoints.store import (
-    TaskFile,
     check_geometry,
     load_tokenizer,
     read_config,
@@ -44,17 +43,16 @@ from .checkpoints.task_adapters import (
     with_adapter_prompt,
 )
 from .checkpoints.tensors import read_tensors
-from .errors import BertworksError, BertworksWarning, CheckpointError, SettingsError
+from .errors import BertworksWarning, CheckpointError, SettingsError
 from .model import Model
 from .nn.config import Activation
 from .nn.cpu import keep_freed_memory
 from .nn.device import pick_device, without_weights
 from .nn.encoder import BareEncoder, Encoder
 from .nn.vector_modules import VectorModules
-from .tasks import detect_task, find_task_class, is_registered
 from .tasks.network import Network
+from .tasks.saved_task import find_task
 from .tasks.task import Task
-from .text.tokenizer import Tokenizer
 
 
 def load_network(
@@ -131,28 +129,8 @@ def _load(
     check_geometry(config, tensors, family, name)
     task_file = read_task(directory)
     limit = read_limit(directory, whole_directory, config, route)
-    loaded_task: Task[Any] | None = None
-    if task_file is not None and task != "encoder":
-        loaded_task = _task_from_file(task_file, task, tokenizer, directory)
-    elif task is not None and task != "encoder":
-        raise CheckpointError("has no custom task", where=name, fix="Leave task out.")
-    elif task is None:
-        pairs = read_cross_encoder(whole_directory, raw)
-        try:
-            loaded_task = detect_task(
-                PublishedCheckpoint(
-                    raw,
-                    config,
-                    family,
-                    tensors,
-                    tokenizer,
-                    limit,
-                    takes_pairs=pairs is not None,
-                    activation=None if pairs is None else pairs.activation,
-                )
-            )
-        except BertworksError as error:
-            raise CheckpointError(error.what, where=name, fix=error.fix) from None
+    checkpoint = PublishedCheckpoint(raw, config, family, tensors, tokenizer, limit)
+    loaded_task = find_task(task, task_file, checkpoint, directory, whole_directory, where=name)
 
     def build() -> Network | BareEncoder:
         if loaded_task is None:
@@ -228,36 +206,3 @@ def _read_tensors(
         what = f"{name}: loaded without an adapter; choose one with adapter: {names}"
         warnings.warn(what, BertworksWarning, stacklevel=4)
     return tensors, drop_reasons, own_name
-
-
-def _task_from_file(
-    task_file: TaskFile,
-    task: str | type[Task[Any]] | None,
-    tokenizer: Tokenizer,
-    directory: Path,
-) -> Task[Any]:
-    """Return the task that a directory's `bertworks.json` describes.
-
-    Args:
-        task: its class, if the user gives one; by default this package's task of that name.
-
-    Raises:
-        SettingsError: the class that the user gives cannot be loaded.
-        CheckpointError: the class is that of another task, this package has no such task, or the
-            task's settings are not valid.
-    """
-    where = str(directory / "bertworks.json")
-    if task is None and not is_registered(task_file.task):
-        raise CheckpointError(
-            f"the task {task_file.task!r} is not one of this package",
-            where=where,
-            fix="Name the file that defines it: --task FILE.py:CLASS (load(…, task=…)), or "
-            'load only the encoder: --task encoder (load(…, task="encoder")).',
-        )
-    kind = find_task_class(task_file.task if task is None else task)
-    if kind.name != task_file.task:
-        raise CheckpointError(f"its task is {task_file.task!r}, not {kind.name!r}", where=where)
-    try:
-        return kind.from_dict(task_file.task_settings, tokenizer)
-    except BertworksError as error:
-        raise CheckpointError(error.what, where=where, fix=error.fix) from None

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CheckpointError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ..nn.config import EncoderConfig
     from ..text.tokenizer import Tokenizer
     from .family import Family
+    from .store import HasShape
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ class PublishedCheckpoint:
     raw: Mapping[str, Any]  # its `config.json`
     config: EncoderConfig
     family: Family
-    tensors: Mapping[str, Tensor]  # under the family's names
+    tensors: Mapping[str, HasShape]  # under the family's names
     tokenizer: Tokenizer
     max_length: int  # the maximum number of tokens of a text
     takes_pairs: bool = False  # whether its classifier classifies pairs of texts
@@ -134,7 +133,7 @@ class PublishedCheckpoint:
             CheckpointError: the outputs in `config.json` are not those of the head.
         """
         (weight,) = self.family.keys.theirs(_output(head))
-        outputs = range(len(self.tensors[weight]))
+        outputs = range(self.tensors[weight].shape[0])
         usual = {number: f"LABEL_{number}" for number in outputs}
         names = {int(number): name for number, name in (self.raw.get("id2label") or usual).items()}
         if names.keys() != set(outputs):

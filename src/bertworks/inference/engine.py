@@ -16,23 +16,30 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from ..data.rows import LocatedRow, Row, characters_in, chunks
 from ..errors import BertworksWarning
 from ..jobs.parallel import HERE, Workers
 from ..native.library import set_num_threads, threads_of_worker
-from ..nn.device import is_finite, resolve_auto
-from ..packed import Batch
+from ..packed import Array, Batch
 from ..settings.literals import InferencePrecision
-from ..tasks.network import Network
-from ..tasks.task import Example, Prediction, Task
+from ..tasks.task import Example, Outputs, Prediction, Task
 from .batching import by_tokens, not_finite_error, row_name
-from .frozen_network import inference
+from .native_heads import NativeTaskNetwork
+from .native_network import NativeNetwork
 from .settings import EngineSettings
+
+if TYPE_CHECKING:
+    from ..nn.encoder import HasEncoder
+    from ..tasks.network import Network
+else:
+    HasEncoder = Network = Any
+
+AnyNetwork: TypeAlias = "Network | NativeNetwork"
+"""A task's network: a module of PyTorch's, or in native code alone."""
 
 ExampleT = TypeVar("ExampleT", bound=Example)
 
@@ -84,7 +91,7 @@ class WindowPredictor:
         threads: the number of threads of a worker; None: unchanged.
     """
 
-    network: Network
+    network: AnyNetwork
     task: Task[Any]
     settings: EngineSettings
     threads: int | None = None
@@ -113,7 +120,7 @@ class WindowPredictor:
 
 
 def predict(
-    network: Network,
+    network: AnyNetwork,
     task: Task[Any],
     rows: Iterable[LocatedRow],
     settings: EngineSettings = DEFAULTS,
@@ -157,20 +164,64 @@ def predict(
 
 
 def resolve_precision(
-    precision: InferencePrecision, network: torch.nn.Module
+    precision: InferencePrecision, network: AnyNetwork | HasEncoder
 ) -> InferencePrecision:
     """Return a precision; "auto" is what it means on the network's device, also for workers."""
-    return resolve_auto(next(network.parameters()).device) if precision == "auto" else precision
+    if isinstance(network, NativeNetwork):
+        return network.resolve_precision(precision)
+    from .network_runner import resolve_precision
+
+    return resolve_precision(precision, network)
+
+
+def count_gpus(network: AnyNetwork | HasEncoder) -> int:
+    """The number of GPUs that a network is on: one at most."""
+    return 0 if isinstance(network, NativeNetwork) else int(next(network.parameters()).is_cuda)
+
+
+class Runner(Protocol):
+    """Computes the outputs of batches."""
+
+    def __call__(self, examples: Sequence[Any]) -> tuple[Outputs, Batch]: ...
+
+
+@dataclass(frozen=True)
+class NativeRunner:
+    """Computes the outputs of batches without PyTorch."""
+
+    network: NativeTaskNetwork
+    task: Task[Any]
+
+    def __call__(self, examples: Sequence[Any]) -> tuple[Outputs, Batch]:
+        batch = self.task.collate(examples)
+        return self.task.compute(self.network, batch), batch
+
+
+def make_runner(network: AnyNetwork, task: Task[Any], settings: EngineSettings) -> Runner:
+    """Return the object that computes the outputs of a task's network."""
+    if isinstance(network, NativeNetwork):
+        return NativeRunner(network.with_heads(settings.precision), task)
+    from .network_runner import NetworkRunner
+
+    return NetworkRunner(network, task, settings)
+
+
+def _is_finite(output: Array) -> bool:
+    if isinstance(output, np.ndarray):
+        return bool(np.isfinite(output).all())
+    from ..nn.device import is_finite
+
+    return is_finite(output)
 
 
 def outputs_of(
-    network: Network,
+    network: AnyNetwork,
     task: Task[ExampleT],
     examples: Sequence[ExampleT],
     settings: EngineSettings = DEFAULTS,
     place: Callable[[int], str] = row_name,
     share: tuple[int, int] = (0, 1),
-) -> Iterator[tuple[dict[str, Tensor], Batch]]:
+) -> Iterator[tuple[Outputs, Batch]]:
     """Yield a network's outputs for examples, batch by batch, longest first.
 
     All sequences of an example are in the same batch, so each row can be decoded from one batch.
@@ -182,36 +233,15 @@ def outputs_of(
     Raises:
         CheckpointError: the network's output for an example is not finite.
     """
-    device = next(network.parameters()).device
-
-    def run(part: Sequence[ExampleT]) -> tuple[dict[str, Tensor], Batch]:
-        batch = task.collate(part).to(device)
-        with inference(network, settings) as form:
-            return form.predict(batch), batch
-
+    run = make_runner(network, task, settings)
     rank, world = share
     for part in islice(by_tokens(examples, settings.batch_tokens), rank, None, world):
         outputs, batch = run(part)
-        if not all(map(is_finite, outputs.values())):
+        if not all(map(_is_finite, outputs.values())):
             # Only the task knows how outputs relate to examples, so each example is run alone.
-            failing = (one for one in part if not all(map(is_finite, run([one])[0].values())))
+            failing = (one for one in part if not all(map(_is_finite, run([one])[0].values())))
             first = next(failing, part[0])
             raise not_finite_error(
                 place(next(at for at, one in enumerate(examples) if one is first))
             )
         yield outputs, batch
-
-
-def check_finite(vectors: Tensor, place: Callable[[int], str]) -> None:
-    """Check that all numbers of `[vectors, …]` are finite.
-
-    Args:
-        vectors: computed by a network.
-        place: returns the name in errors of the row to which the vector at an index belongs.
-
-    Raises:
-        CheckpointError: a number is NaN or infinite.
-    """
-    if not is_finite(vectors):
-        is_right = vectors.isfinite().flatten(1).all(-1)
-        raise not_finite_error(place(int(is_right.logical_not().nonzero()[0])))

@@ -8,14 +8,19 @@ from typing import Any, Protocol
 
 from ..data.rows import chunks
 from ..errors import CheckpointError, DataError
-from ..nn.device import dtype_of
 from ..tasks.breakdown import Breakdown
 from ..tasks.evaluation import Evaluation
-from ..tasks.network import Network
 from ..tasks.task import Example, Task
 from .batching import NOT_FINITE, row_name
-from .engine import DEFAULTS, outputs_of
+from .engine import DEFAULTS, AnyNetwork, outputs_of, resolve_precision
 from .settings import EngineSettings
+
+_NOTES = {
+    "int8": "computed with 8-bit weights",
+    "bf16": "computed in bfloat16",
+    "fp16": "computed in float16",
+    "tf32": "computed with TF32 products",
+}
 
 
 class ProcessGroup(Protocol):
@@ -31,7 +36,7 @@ class ProcessGroup(Protocol):
 
 
 def evaluate(
-    network: Network,
+    network: AnyNetwork,
     task: Task[Any],
     examples: Iterable[Example],
     settings: EngineSettings = DEFAULTS,
@@ -73,10 +78,7 @@ def evaluate(
     if not math.isfinite(metrics.get("loss", 0.0)):
         raise CheckpointError(f"the loss of the {rows:,} rows is not finite", fix=NOT_FINITE)
     notes = evaluator.notes()
-    if settings.precision == "int8":
-        notes = [*notes, "computed with 8-bit weights"]
-    elif (dtype := dtype_of(settings.precision, next(network.parameters()).device)) is not None:
-        notes = [*notes, f"computed in {str(dtype).removeprefix('torch.')}"]
-    elif settings.precision == "tf32":
-        notes = [*notes, "computed with TF32 products"]
+    precision = resolve_precision(settings.precision, network)
+    if precision in _NOTES:
+        notes = [*notes, _NOTES[precision]]
     return Evaluation(metrics, rows, notes, evaluator.breakdown() if breakdown else Breakdown())

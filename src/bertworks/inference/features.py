@@ -1,4 +1,4 @@
-"""Vectors of texts: one for each text, or for each of its tokens or words (paper §5.3)."""
+"""Vectors of texts from a network of PyTorch's: of each text, or of its tokens (paper §5.3)."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ from ..nn.vector_modules import VectorModules
 from ..packed import Packed
 from ..settings.literals import InferencePrecision
 from ..settings.pooling import modes_of
-from ..text.encoding import Encoding, with_marks
 from ..text.tokenizer import Tokenizer
-from .engine import check_finite, resolve_precision
+from .engine import resolve_precision
 from .fingerprints import POOLER, arrays_of, fingerprint_of_arrays
 from .frozen_native import FrozenNativeEncoder
 from .frozen_network import frozen_form, inference
-from .settings import EmbedSettings, EngineSettings, LayerSettings, TokenSettings
-from .text_embedding import EncodedText, Features, TextEmbedder, TextReader, VectorEmbedder
+from .network_runner import check_finite
+from .settings import EmbedSettings, EngineSettings, LayerSettings
+from .text_embedding import EncodedText, TextEmbedder, TextReader, VectorEmbedder
+from .token_features import TokenFeatures
 
 
 class HiddenStateExtractor(TextReader):
     """Selected hidden states of any number of texts; see `TextReader`."""
 
+    network: HasEncoder
     modules: VectorModules | None = None
     uses_pooler = False
 
@@ -193,67 +195,15 @@ class Embedder(NetworkEmbedder, VectorEmbedder):
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
-Vectors = NDArray[np.float32]
+class NetworkTokenFeatures(HiddenStateExtractor, TokenFeatures):
+    """Computes vectors of tokens or words with a network; see `HiddenStateExtractor`."""
 
-
-class TokenFeatures(HiddenStateExtractor):
-    """Computes vectors of tokens or words; see `HiddenStateExtractor` for the arguments."""
-
-    settings: TokenSettings
-
-    def embed(
-        self,
-        texts: Sequence[str],
-        where: Sequence[str] | None = None,
-        progress: Callable[[int], None] | None = None,
-    ) -> Features:
-        """Return the vectors of some texts, all in memory at once.
-
-        Args:
-            where: the name of each text in errors; if omitted, its number.
-            progress: called after each batch with the number of texts done.
-
-        Raises:
-            DataError: see `HiddenStateExtractor.encode`.
-            CheckpointError: a vector is not finite.
-        """
-        where = where or self.default_names(texts)
-        features: dict[int, list[tuple[str, tuple[int, int], Vectors]]] = {}
-        for part, packed in self.batches(self.encode(texts, where)):
+    def _states(
+        self, texts: Sequence[EncodedText], places: Sequence[str]
+    ) -> Iterator[tuple[list[EncodedText], Packed, NDArray[np.float32]]]:
+        for part, packed in self.batches(texts):
             states = self.of_tokens(packed)
-            edges = packed.cu_seqlens.tolist()
-            owners = [where[text.index] for text in part]
+            edges = packed.on_host.cu_seqlens.tolist()
+            owners = [places[text.index] for text in part]
             check_finite(states, lambda at: owners[bisect_right(edges, at) - 1])  # noqa: B023
-            hidden = states.cpu().numpy()
-            for text, start, end in zip(part, edges, edges[1:], strict=False):
-                assert isinstance(text.encoding, Encoding)
-                parts = self._parts(texts[text.index], text.encoding, hidden[start:end])
-                features[text.index] = list(parts)
-            if progress is not None:
-                progress(len(features))
-        flat = [(row, *one) for row in range(len(texts)) for one in features[row]]
-        return Features(
-            np.array([row for row, *_ in flat], np.int64),
-            [name for _, name, *_ in flat],
-            np.array([span for *_, span, _ in flat], np.int32).reshape(-1, 2),
-            np.array([vector for *_, vector in flat], np.float32).reshape(-1, self.width),
-        )
-
-    def _parts(
-        self, text: str, encoding: Encoding, hidden: Vectors
-    ) -> Iterator[tuple[str, tuple[int, int], Vectors]]:
-        """Yield the name, the span and the vector of each token or word."""
-        indices = np.flatnonzero(~encoding.special_tokens_mask)
-        if self.settings.unit == "tokens":
-            names = self.tokenizer.tokens(encoding.input_ids[indices])
-            for name, index in zip(names, indices, strict=True):
-                start, end = encoding.offsets[index].tolist()
-                yield name, (start, end), hidden[index]
-            return
-        offsets = with_marks(encoding.offsets[indices], text)
-        edges = np.flatnonzero(np.diff(encoding.word_ids[indices])) + 1
-        for word in np.split(np.arange(len(indices)), edges) if len(indices) else []:
-            start, end = int(offsets[word[0], 0]), int(offsets[word[-1], 1])
-            pieces = hidden[indices[word]]
-            vector = pieces[0] if self.settings.pieces == "first" else pieces.mean(0)
-            yield text[start:end], (start, end), vector
+            yield part, packed, states.cpu().numpy()

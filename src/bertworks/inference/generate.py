@@ -24,8 +24,8 @@ from ..packed import Packed
 from ..tasks.pretraining import hashing
 from ..tasks.pretraining.network import PretrainingNetwork
 from .batching import by_tokens
-from .engine import check_finite
 from .frozen_network import inference
+from .network_runner import check_finite
 from .settings import EngineSettings, GenerationSettings
 
 

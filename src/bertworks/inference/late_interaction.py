@@ -9,7 +9,7 @@ row of the document. Source: Khattab and Zaharia (2020), "ColBERT", §3.2 and §
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
 from typing import Any, Literal
@@ -29,9 +29,9 @@ from ..packed import Padded
 from ..text.encoding import TokenIds, Truncation
 from ..text.tokenizer import Tokenizer
 from .batching import row_name
-from .engine import check_finite
 from .features import NetworkEmbedder
 from .frozen_network import frozen_form, inference
+from .network_runner import check_finite
 from .settings import EmbedSettings, EngineSettings
 from .text_embedding import EncodedText
 
@@ -90,6 +90,10 @@ class LateInteractionEmbedder(NetworkEmbedder):
 
     def provenance(self) -> dict[str, Any]:
         return {**self.late_interaction.model_dump(mode="json"), **super().provenance()}
+
+    @property
+    def more_settings(self) -> Mapping[str, Any]:
+        return self.late_interaction.model_dump(mode="json")
 
     @property
     def width(self) -> int:

@@ -7,7 +7,7 @@ It computes in float32, in bfloat16, or with products of 8-bit integers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +24,7 @@ from ..settings.pooling import modes_of
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
 
-POOLINGS = frozenset(("mean", "cls", "sep", "max"))
+POOLINGS = frozenset(("mean", "cls", "sep", "max", "mean-sqrt", "weighted-mean"))
 """The modes of pooling that `NativeEncoder.vectors` computes."""
 _LEAST_LENGTH = 1e-12  # by which a vector is divided at least
 
@@ -47,10 +47,19 @@ class NativeEncoder:
             IndexError: a token, position or type is not in its table.
             MemoryError: there is no memory for intermediate results.
         """
+        return self.layers(self._embed(packed), packed)
+
+    def states(self, packed: Packed) -> Iterator[Shaped[np.ndarray, "tokens hidden_size"]]:
+        """Yield the embeddings, then each layer's output; see `__call__`."""
+        hidden = self._embed(packed)
+        yield hidden
+        yield from self.layers.states(hidden, packed)
+
+    def _embed(self, packed: Packed) -> Shaped[np.ndarray, "tokens hidden_size"]:
         hidden = self.embeddings(packed)
         if hidden is None:
             raise IndexError("a token, its position or its type is not in its table")
-        return self.layers(hidden, packed)
+        return hidden
 
     def means(
         self, packed: Packed, *, unit_length: bool
@@ -91,9 +100,26 @@ class NativeEncoder:
                 parts.append(mean_of_sequences(hidden, packed, unit_length=False))
             elif mode == "max":
                 parts.append(np.maximum.reduceat(to_floats(hidden), edges[:-1], axis=0))
+            elif mode == "mean-sqrt":
+                means = mean_of_sequences(hidden, packed, unit_length=False)
+                parts.append(means * np.sqrt(np.diff(edges).astype(np.float32))[:, None])
+            elif mode == "weighted-mean":
+                parts.append(_weighted_means(to_floats(hidden), edges, first))
             else:
                 parts.append(to_floats(hidden[edges[:-1] if mode == "cls" else edges[1:] - 1]))
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+
+def _weighted_means(
+    hidden: Float[np.ndarray, "tokens hidden_size"], edges: NDArray[np.int32], first: int
+) -> Float[np.ndarray, "sequences hidden_size"]:
+    """Means with the tokens' numbers as weights; `first` tokens were left out at each start."""
+    lengths = np.diff(edges).astype(np.int64)
+    numbers = np.arange(len(hidden)) - np.repeat(edges[:-1], lengths) + first + 1
+    sums = lengths * (lengths + 1 + 2 * first) / 2
+    weights = (numbers / np.repeat(sums, lengths)).astype(np.float32)
+    means: NDArray[np.float32] = np.add.reduceat(hidden * weights[:, None], edges[:-1], axis=0)
+    return means
 
 
 def of_unit_length(

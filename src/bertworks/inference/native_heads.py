@@ -6,10 +6,9 @@ All numbers are float32, whatever the precision of the encoder is.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float, Shaped
 from numpy.typing import NDArray
 
 from ..native.linear import ACTIVATIONS, apply_linear
@@ -29,10 +28,13 @@ from ..nn.head_layouts import (
 )
 from ..packed import Packed
 from .native_encoder import NativeEncoder, of_unit_length
+from .native_weights import WORDS
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
 
 Vectors = NDArray[np.float32]
 POOLER = "encoder.pooler"
-WORDS = "encoder.embeddings.word_embeddings.weight"
 
 
 def head_tensors(layouts: Mapping[str, HeadLayout]) -> dict[str, tuple[int, ...]]:

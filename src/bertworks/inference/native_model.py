@@ -1,11 +1,13 @@
-"""`NativeModel`: a tokenizer and an encoder in native code, which need no PyTorch."""
+"""`NativeModel`: a tokenizer, and an encoder with heads in native code, which need no PyTorch."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn, Unpack
+from typing import Any, NoReturn, Unpack
 
 from ..checkpoints.families import family_of
+from ..checkpoints.heads import PublishedCheckpoint
 from ..checkpoints.locate import is_adapter, locate
 from ..checkpoints.sentence import read_sentence_encoder
 from ..checkpoints.sentence_directory import (
@@ -17,35 +19,49 @@ from ..checkpoints.sentence_directory import (
 from ..checkpoints.sentence_settings import SentenceSettings
 from ..checkpoints.static import static_directory
 from ..checkpoints.store import load_tokenizer, read_config, read_limit, read_task
-from ..errors import needs_pytorch_error
+from ..errors import CheckpointError, NeedsPyTorchError, SettingsError, needs_pytorch_error
+from ..nn.head_layouts import HeadLayout, pooler_layout
 from ..settings.keywords import EmbedKeywords
+from ..tasks.saved_task import find_task
+from ..tasks.task import Task
 from ..text.tokenizer import Tokenizer
-from .embedding_model import EmbeddingModel
-from .native_embedder import NativeEmbedder, NativeModules
-from .native_network import NativeNetwork
+from .engine import AnyNetwork
+from .fingerprints import fingerprint_of_arrays
+from .native_embedder import NativeEmbedder, NativeModules, NativeTokenFeatures
+from .native_heads import POOLER
+from .native_network import NativeNetwork, unsupported_network
+from .native_weights import NativeWeights
+from .settings import FeatureSettings
+from .task_model import TaskModel
 
 
-class NativeModel(EmbeddingModel):
-    """A tokenizer and an encoder in native code; it makes vectors of texts.
+class NativeModel(TaskModel):
+    """A tokenizer, a task, and an encoder with heads in native code.
 
     Args:
         tokenizer: the model's.
-        network: the encoder.
-        sentence: how `embed` makes vectors by default.
+        task: what the network was trained for; None for a bare encoder.
+        network: the encoder, with the task's heads.
+        sentence: how `embed` makes vectors by default; if omitted, as the task defines.
         modules: those that follow pooling in a sentence encoder; None if there are none.
         source: the directory or name it was loaded from.
     """
 
+    network: NativeNetwork
+
     def __init__(
         self,
         tokenizer: Tokenizer,
+        task: Task[Any] | None,
         network: NativeNetwork,
         sentence: SentenceSettings | None,
         modules: NativeModules | None,
         source: str,
     ) -> None:
-        self.tokenizer, self.network, self.sentence = tokenizer, network, sentence
+        self.tokenizer, self.task, self.network = tokenizer, task, network
+        self.sentence = sentence or (None if task is None else task.sentence)
         self.modules, self.source, self.query_model = modules, source, None
+        self._missing: NeedsPyTorchError | None = None
 
     @staticmethod
     def load(name: str | Path) -> NativeModel:
@@ -63,28 +79,47 @@ class NativeModel(EmbeddingModel):
         directory = transformer_directory(whole_directory)
         if static_directory(directory) is not None:
             raise needs_pytorch_error("a static model", where=source)
-        config, _ = read_config(directory)
+        config, raw = read_config(directory)
         tokenizer = load_tokenizer(directory, config, lowercase=lowers_case(whole_directory))
         encoder = read_sentence_encoder(whole_directory)
         sentence = None if encoder is None else encoder.settings
         modules = None
         if encoder is not None and encoder.modules is not None:
             modules = NativeModules(encoder.modules)
-        task = read_task(directory)
-        if task is not None and sentence is None and task.task == "retrieval":
-            raise needs_pytorch_error("a retrieval model without modules.json", where=source)
-        heads = () if task is None else task.heads
-        network = NativeNetwork(directory, config, family_of(config), heads)
+        task_file = read_task(directory)
         limit = read_limit(directory, whole_directory, config)
+        if (part := unsupported_network(config)) is not None:
+            raise needs_pytorch_error(f"a model with {part}", where=source)
+        weights = NativeWeights(directory, config)
+        checkpoint = PublishedCheckpoint(
+            raw, config, family_of(config), weights.arrays, tokenizer, limit
+        )
+        task: Task[Any] | None = None
+        missing: NeedsPyTorchError | None = None
+        try:
+            task = find_task(None, task_file, checkpoint, directory, whole_directory, where=source)
+        except NeedsPyTorchError as error:
+            missing = error
+        try:
+            layouts = _layouts_of(task, checkpoint)
+        except SettingsError as error:  # the task and the encoder do not fit together
+            raise CheckpointError(error.what, where=source, fix=error.fix) from None
+        if layouts is None:
+            assert task is not None, "an encoder has layouts"
+            missing = needs_pytorch_error(f"the task {task.name} of a {config.family} model")
+        heads = () if task_file is None else task_file.heads
+        network = NativeNetwork(weights, layouts or {}, heads)
         sentence = with_limit(sentence, limit, config.max_seqlen, where=source)
-        model = NativeModel(tokenizer, network, sentence, modules, source)
+        model = NativeModel(tokenizer, task, network, sentence, modules, source)
+        model._missing = missing
         model.embedder()  # an error in the files is shown now
         return model
 
     def __repr__(self) -> str:
         config = self.network.config
         facts = f"{config.num_hidden_layers} layers, hidden_size {config.hidden_size}"
-        return f"<NativeModel {self.source}; {config.family}: {facts}>"
+        task = "bare encoder" if self.task is None else self.task.name
+        return f"<NativeModel {self.source}; {config.family}: {facts}; {task}>"
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
@@ -99,3 +134,25 @@ class NativeModel(EmbeddingModel):
         """
         values = self._embedding_settings(settings)
         return NativeEmbedder(self.network, self.tokenizer, values, values, self.modules)
+
+    def _token_features(self, settings: FeatureSettings) -> NativeTokenFeatures:
+        return NativeTokenFeatures(self.network, self.tokenizer, settings, settings)
+
+    def _fingerprint(self) -> str:
+        arrays = self.network.all_named_arrays()
+        return fingerprint_of_arrays(self.network.config, self.tokenizer, arrays)
+
+    def _task_and_network(self) -> tuple[Task[Any], AnyNetwork]:
+        if self._missing is not None:
+            raise self._missing
+        return super()._task_and_network()
+
+
+def _layouts_of(
+    task: Task[Any] | None, checkpoint: PublishedCheckpoint
+) -> Mapping[str, HeadLayout] | None:
+    """The layouts of a task's heads; of the pooler, if a bare encoder has one."""
+    if task is not None:
+        return task.head_layouts(checkpoint.config)
+    has_pooler = checkpoint.family.has(f"{POOLER}.dense.weight", checkpoint.tensors)
+    return {POOLER: pooler_layout(checkpoint.config)} if has_pooler else {}

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import BertworksError, DataError, SettingsError
-from ..tasks.network import Network
 from ..tasks.pretraining.candidates import (
     Pieces,
     ScoredPieces,
@@ -26,7 +25,8 @@ from ..tasks.pretraining.candidates import (
 from ..tasks.pretraining.source import PretrainingExample
 from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.task import Prediction
-from .engine import outputs_of
+from .engine import AnyNetwork, outputs_of
+from .native_network import NativeNetwork
 from .settings import EngineSettings
 
 _PLACE = "rows in memory, row 1"
@@ -88,7 +88,7 @@ def mask_examples(
 
 
 def predict_masks(
-    network: Network,
+    network: AnyNetwork,
     task: PretrainingTask,
     examples: Sequence[MaskedExample],
     settings: EngineSettings,
@@ -136,7 +136,7 @@ def join_predictions(
 
 
 def fill_mask(
-    network: Network,
+    network: AnyNetwork,
     task: PretrainingTask,
     text: str,
     top_k: int,
@@ -159,7 +159,7 @@ def fill_mask(
     if task.causal:
         raise BertworksError(
             "the model was not pre-trained with masks: it predicts what comes next",
-            fix=f"Use {'generate' if network.encoder.config.can_generate else 'embed'}.",
+            fix=f"Use {'generate' if _can_generate(network) else 'embed'}.",
         )
     _check_text(text)
     pieces = {} if candidates is None else encode_candidates(task.tokenizer, candidates)
@@ -175,8 +175,12 @@ def fill_mask(
     return masks
 
 
+def _can_generate(network: AnyNetwork) -> bool:
+    return not isinstance(network, NativeNetwork) and network.encoder.config.can_generate
+
+
 def next_sentence(
-    network: Network, task: PretrainingTask, first: str, second: str, settings: EngineSettings
+    network: AnyNetwork, task: PretrainingTask, first: str, second: str, settings: EngineSettings
 ) -> float:
     """Return the probability that the second text follows the first.
 

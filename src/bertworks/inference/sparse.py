@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from ..errors import SettingsError, import_optional
 from ..nn.heads import MLMHead
 from .batching import row_name
-from .engine import check_finite
 from .features import NetworkEmbedder
 from .frozen_network import inference
+from .network_runner import check_finite
 from .text_embedding import EncodedText
 
 SparseMatrix: TypeAlias = Any

@@ -32,9 +32,9 @@ from ..text.definition import CONTINUATION, UNK, Definition, WordPieceDefinition
 from ..text.tokenizer import Tokenizer
 from ..text.tree import TreeDefinition
 from .batching import row_name
-from .engine import check_finite
 from .features import Embedder, NetworkEmbedder
 from .late_interaction import LateInteractionEmbedder
+from .network_runner import check_finite
 from .settings import EmbedSettings, EngineSettings
 from .sparse import PieceWeightEmbedder, SpladeEmbedder
 from .text_embedding import EncodedText, warn_of_truncation

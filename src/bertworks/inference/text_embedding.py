@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,16 +181,6 @@ class TextReader(ABC):
     def is_of_last(self) -> bool:
         """Whether only the last layer's states are needed."""
         return self.layers == [self.config.num_hidden_layers]
-
-
-class Features(NamedTuple):
-    """Vectors of the tokens or words of texts, in order."""
-
-    rows: NDArray[np.int64]  # int64 `[features]`: the index of the text
-    names: list[str]  # each token as in the vocabulary, or each word as in the text
-    # int32 `[features, 2]`: the first character in the text, and the one after the last
-    spans: NDArray[np.int32]
-    vectors: NDArray[np.float32]  # `[features, width]`
 
 
 class TextEmbedder(TextReader):

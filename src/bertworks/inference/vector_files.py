@@ -19,7 +19,7 @@ from ..settings.pooling import NO_POOLING, SPARSE_POOLINGS
 from ..utils.atomic_writes import atomic_write
 from ..utils.lazy_module import LazyModule
 from ..utils.memory import is_memory_short
-from .text_embedding import Features
+from .token_features import Features
 from .token_vectors import read_parts, write_token_vectors
 from .window_files import AppendableFormat, FileFormat
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..analysis.word_vectors import WordVectors
 from ..data.tables import read_rows
 from ..errors import SettingsError, import_optional
-from ..inference.features import TokenFeatures
+from ..inference.features import NetworkTokenFeatures
 from ..inference.settings import EngineSettings, TokenSettings
 from ..loading import load
 from ..reports import charts
@@ -148,7 +148,7 @@ def _vectors(run: Path, words: Sequence[str]) -> NDArray[np.float32]:
     """Encode each word alone; return the mean of its pieces' vectors in the last layer."""
     model = load(run, device="cpu")
     settings = TokenSettings(), EngineSettings(precision="fp32")
-    vectors = TokenFeatures(model.network, model.tokenizer, *settings).embed(words)
+    vectors = NetworkTokenFeatures(model.network, model.tokenizer, *settings).embed(words)
     sums = np.zeros((len(words), vectors.vectors.shape[1]), np.float32)
     np.add.at(sums, vectors.rows, vectors.vectors)
     counts: NDArray[np.float32] = np.bincount(vectors.rows, minlength=len(words)).astype(np.float32)

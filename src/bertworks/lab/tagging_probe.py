@@ -28,9 +28,10 @@ from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 from ..errors import BertworksError
 from ..inference.batching import by_tokens, row_name
-from ..inference.engine import DEFAULTS, check_finite
+from ..inference.engine import DEFAULTS
 from ..inference.evaluate import evaluate
 from ..inference.frozen_network import inference
+from ..inference.network_runner import check_finite
 from ..inference.settings import EngineSettings
 from ..nn.config import EncoderConfig
 from ..nn.encoder import HasEncoder

@@ -161,9 +161,8 @@ int bertworks_attention_fp32(const attention_fp32 *of, int64_t threads) {
 }
 
 void bertworks_linear(const float *x, const float *weight, const float *bias, int64_t rows,
-                      int64_t inputs, int64_t outputs, float *result, int64_t threads,
-                      parallel_fn parallel) {
-    isa()->linear(x, weight, bias, rows, inputs, outputs, result, threads, parallel);
+                      int64_t inputs, int64_t outputs, float *result, int64_t threads) {
+    isa()->linear(x, weight, bias, rows, inputs, outputs, result, threads);
 }
 
 void bertworks_function(const float *x, int64_t count, int64_t function, int64_t is_exact,

@@ -54,6 +54,13 @@ class NativeEmbeddings:
         self._dtype = np.float32 if fp32 else np.uint16
         self._run = library().bertworks_embeddings
 
+    @property
+    def words(self) -> Float[np.ndarray, "entries width"]:
+        """The table of words."""
+        words = self._arrays[0]
+        assert words is not None
+        return words
+
     def __call__(self, packed: Packed) -> Shaped[np.ndarray, "tokens width"] | None:
         """Return the embeddings of a pack of arrays, or of tensors on the CPU.
 

@@ -244,8 +244,7 @@ def library() -> Any:
     code.bertworks_attention_fp32.argtypes = (POINTER(AttentionFp32), c_int64)
     code.bertworks_attention_fp32.restype = c_int
     code.bertworks_linear.argtypes = (
-        *(c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p),
-        *(c_int64, c_void_p),
+        *(c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p, c_int64),
     )
     code.bertworks_linear.restype = None
     code.bertworks_function.argtypes = (c_void_p, c_int64, c_int64, c_int64, c_void_p)

@@ -67,10 +67,9 @@ static void linear_work(void *given) {
 }
 
 void OF_ISA(linear)(const float *x, const float *weight, const float *bias, int64_t rows,
-                    int64_t inputs, int64_t outputs, float *result, int64_t threads,
-                    parallel_fn parallel) {
+                    int64_t inputs, int64_t outputs, float *result, int64_t threads) {
     linear_job all = {.x = x, .weight = weight, .bias = bias, .result = result, .rows = rows,
                       .inputs = inputs, .outputs = outputs};
     if (rows * inputs * outputs < FEW_PRODUCTS) threads = 1;
-    run_team(&all.all, linear_work, &all, threads, parallel);
+    run_team(&all.all, linear_work, &all, threads, NULL);
 }

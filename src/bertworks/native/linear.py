@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import NDArray
 
 from .layer import ACTIVATIONS as NATIVE_ACTIVATIONS
-from .library import empty, library, num_threads, parallel
+from .library import empty, library, num_threads
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 Vectors = NDArray[np.float32]
 _MOST_LANES = 16  # numbers that an instruction takes
@@ -36,7 +39,6 @@ def apply_linear(
         *weight.shape[::-1],
         result.ctypes.data,
         num_threads(),
-        parallel(),
     )
     return result
 

@@ -80,8 +80,7 @@ typedef int attention_fp32_fn(const attention_fp32 *of, int64_t threads);
 
 /* `x Wᵀ + b` in float32: `x` is [rows, inputs], the weight [outputs, inputs]; the bias may be null. */
 typedef void linear_fn(const float *x, const float *weight, const float *bias, int64_t rows,
-                       int64_t inputs, int64_t outputs, float *result, int64_t threads,
-                       parallel_fn parallel);
+                       int64_t inputs, int64_t outputs, float *result, int64_t threads);
 
 /* `function` of a layer's activation or the like, number by number, for tests: 0 and on, the
    activations; 3, 2 to the power of x. */

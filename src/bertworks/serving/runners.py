@@ -19,9 +19,10 @@ from torch import Tensor
 
 from ..data.rows import Row
 from ..errors import DataError, LengthError
-from ..inference.engine import check_finite, outputs_of
+from ..inference.engine import outputs_of
 from ..inference.features import NetworkEmbedder
 from ..inference.generate import Continuation, continue_texts, start_continuation
+from ..inference.network_runner import check_finite
 from ..inference.pretraining_heads import MaskedExample, MaskedText, mask_examples, predict_masks
 from ..inference.settings import EngineSettings, GenerationSettings
 from ..inference.text_embedding import EncodedText

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
-from jaxtyping import Float, Shaped
 from numpy.typing import NDArray
 
 from ..packed import Packed
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
 
 SequencePooling = Literal["sum", "mean", "max"]
 """How the outputs for a row's sequences become those of the row."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from jaxtyping import Float, Int, Num
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int, Num
 
 
 def softmax(logits: Num[np.ndarray, "rows classes"]) -> Float[np.ndarray, "rows classes"]:

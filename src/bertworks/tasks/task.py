@@ -137,6 +137,10 @@ class Task(ABC, Generic[ExampleT]):
         """
         raise NotImplementedError
 
+    def is_computed_by_arrays(self, batch: Batch) -> bool:  # noqa: ARG002
+        """Whether `compute` is meant for a batch."""
+        return True
+
     def text_row(self, text: str, pair: str | None = None) -> Row:
         """Return the row of a text or a pair of texts that does not come from a table."""
         return {"text": text, "pair": pair}

@@ -12,10 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
-from jaxtyping import Float
 from pydantic import Field
 
 from ..checkpoints.heads import CLASSIFIER, POOLER, PublishedCheckpoint
@@ -39,6 +38,9 @@ from .labelled import (
     detected_setting,
     read_texts,
 )
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 WindowPooling = Literal["mean", "max"]
 Truncation = Literal["longest_first", "first", "second", "error", "windows"]

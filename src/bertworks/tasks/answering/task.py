@@ -16,7 +16,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import NDArray
 
 from ...checkpoints.heads import SPANS, PublishedCheckpoint
@@ -52,6 +51,8 @@ from .spans import (
 )
 
 if TYPE_CHECKING:
+    from jaxtyping import Float
+
     from .network import AnsweringNetwork
 else:
     AnsweringNetwork = Any

@@ -7,16 +7,18 @@ fills, and its probability is the product of its pieces' probabilities.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import NDArray
 
 from ...errors import DataError, truncate_repr
 from ...packed import Array, Batch, to_array
 from ...text.tokenizer import Tokenizer
 from ..probabilities import softmax
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 Pieces: TypeAlias = Mapping[str, Sequence[int]]
 """The piece ids of each candidate."""

@@ -155,6 +155,10 @@ class ReplacedTokensTask(Task[PretrainingExample]):
         is_bidirectional = config.attention == "bidirectional"
         return {RTD.name: replaced_token_layout(config)} if is_bidirectional else None
 
+    def is_computed_by_arrays(self, batch: Batch) -> bool:
+        # Instances have many tokens to predict, which PyTorch does faster.
+        return "masked_labels" not in batch.targets
+
     def compute(self, network: ArrayNetwork, batch: Batch) -> dict[str, NDArray[Any]]:
         def compute_logits(part: Packed) -> NDArray[np.float32]:
             return network.head(RTD.name, network.hidden(part), part)

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -39,6 +38,8 @@ from .masking import MaskedSequences, Masker, MaskingSettings
 from .source import PretrainingExample
 
 if TYPE_CHECKING:
+    from jaxtyping import Float
+
     from .evaluator import PretrainingEvaluator
     from .network import PretrainingNetwork
 else:
@@ -168,6 +169,10 @@ class PretrainingTask(Task[PretrainingExample]):
         if not self.instances.next_sentence:
             return layouts
         return {**layouts, **next_sentence_layouts(config)}
+
+    def is_computed_by_arrays(self, batch: Batch) -> bool:
+        # Instances have many tokens to predict, which PyTorch does faster.
+        return "masked_labels" not in batch.targets
 
     def compute(self, network: ArrayNetwork, batch: Batch) -> dict[str, NDArray[Any]]:
         hidden = network.hidden(batch.packed)
