@@ -38,7 +38,7 @@ import bertworks as bw
 model = bw.load(sys.argv[1])
 np.save(sys.argv[2], np.stack([model.embed(sys.argv[3:], precision=p) for p in ("bf16", "int8")]))
 try:
-    model.predict("a")
+    model.generate("a")
 except bw.BertworksError as error:
     print(error)
 """
@@ -93,14 +93,15 @@ def test_vectors_have_the_bits_of_the_network(weights: str, precision: str, tmp_
     assert one == other
 
 
-@pytest.mark.parametrize("pooling", ["cls", "max", "sep", "mean+max"])
+@pytest.mark.parametrize("pooling", ["cls", "max", "sep", "mean+max", "mean-sqrt", "weighted-mean"])
 def test_other_poolings_equal_the_networks(pooling: str, tmp_path: Path) -> None:
     make_model().save(tmp_path / "model")
     network, native = (bw.load(tmp_path / "model", backend=one) for one in ("torch", "native"))
     for options in ({}, {"prompt": "a b", "include_prompt": False}):
-        settings = {"pooling": pooling, "precision": "bf16", **options}
-        actual, expected = (one.embed(TEXTS, **settings) for one in (native, network))
-        assert actual == pytest.approx(expected, abs=2e-7)
+        for layers in ([-1], [0, -1]):
+            settings = {"pooling": pooling, "precision": "bf16", "layers": layers, **options}
+            actual, expected = (one.embed(TEXTS, **settings) for one in (native, network))
+            assert actual == pytest.approx(expected, abs=2e-7)
 
 
 def test_modules_after_pooling_equal_the_networks(tmp_path: Path) -> None:
@@ -174,7 +175,7 @@ def test_a_process_without_pytorch_computes_the_same_bits(tmp_path: Path) -> Non
     model.save(tmp_path / "model")
     command = [sys.executable, "-c", _SCRIPT, tmp_path / "model", tmp_path / "v.npy", *TEXTS]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert result.stdout.startswith("predict of a model needs PyTorch. Run: pip install ")
+    assert result.stdout.startswith("generate of a model needs PyTorch. Run: pip install ")
     for vectors, precision in zip(np.load(tmp_path / "v.npy"), ("bf16", "int8"), strict=True):
         assert np.array_equal(vectors, model.embed(TEXTS, precision=precision))
 
@@ -199,15 +200,11 @@ def test_a_file_of_vectors_is_resumed_by_the_other_engine(workers: int, tmp_path
 def test_methods_and_settings_that_need_pytorch_say_so(tmp_path: Path) -> None:
     make_model().save(tmp_path / "model")
     native = bw.load(tmp_path / "model", backend="native")
-    for settings, what in (
-        ({"layers": [0]}, "layers other than the last"),
-        ({"pooling": "mean-sqrt"}, "mean-sqrt"),
-    ):
-        with pytest.raises(bw.SettingsError, match=f"{what}.* needs? PyTorch"):
-            native.embed("a", **settings)
-    with pytest.raises(NeedsPyTorchError, match=r"fill_mask .* needs PyTorch"):
-        native.fill_mask("a")
-    assert not hasattr(native, "evaluate")
+    with pytest.raises(bw.SettingsError, match=r"splade-max needs PyTorch"):
+        native.embed("a", pooling="splade-max")
+    with pytest.raises(NeedsPyTorchError, match=r"generate .* needs PyTorch"):
+        native.generate("a")
+    assert not hasattr(native, "calibrate")
     for name, value in (("norm_first", True), ("num_hidden_layers", 0)):
         make_model(**{name: value}, family="bertworks").save(tmp_path / name)
         with pytest.raises(NeedsPyTorchError, match=name):
