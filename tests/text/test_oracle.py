@@ -206,7 +206,7 @@ def uncased(data_dir: Path) -> tuple[Tokenizer, Oracle]:
     "count", [40_000, pytest.param(250_000, marks=pytest.mark.slow, id="megabyte")]
 )
 @pytest.mark.parametrize(
-    "repeated",
+    "parts",
     [
         pytest.param(["aaaa"], id="letters"),
         pytest.param(["é", "Σ"], id="accents and sigmas"),
@@ -215,5 +215,5 @@ def uncased(data_dir: Path) -> tuple[Tokenizer, Oracle]:
         pytest.param(["-1"], id="punctuation"),
     ],
 )
-def test_long_texts_without_spaces_match_the_oracle(uncased, repeated, count):
-    assert_same(uncased, ["".join(part * count for part in repeated)])
+def test_long_texts_without_spaces_match_the_oracle(uncased, parts, count):
+    assert_same(uncased, ["".join(part * count for part in parts)])
