@@ -55,6 +55,7 @@ def with_score(row: dict[str, Any], number: int) -> dict[str, Any]:
 ROWS_WITH_SCORES = [with_score(row, number) for number, row in enumerate(ROWS)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pooling", ["cls", "weighted-mean"])
 def test_sentence_transformers_opens_what_is_saved(tmp_path: Path, pooling: str) -> None:
     from sentence_transformers import SentenceTransformer
@@ -103,7 +104,7 @@ def test_other_losses_learn(tmp_path: Path, loss: str) -> None:
         train = [
             {**row, "negative": other["positive"]} for row, other in zip(ROWS, others, strict=True)
         ]
-    settings = {**FAST, "epochs": 30}
+    settings = {**FAST, "epochs": 30, "eval_every": 60}
     result = finetune(
         fresh(),
         "retrieval",
@@ -127,6 +128,7 @@ def test_other_losses_learn(tmp_path: Path, loss: str) -> None:
     assert trained > untrained + 0.3
 
 
+@pytest.mark.long
 def test_pairs_can_be_measured_by_scores(tmp_path: Path) -> None:
     given = {**FAST, "best_metric": "pearson"}
     result = finetune(
@@ -148,15 +150,16 @@ def test_pairs_can_be_measured_by_scores(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_run_in_chunks_is_the_run_in_one(tmp_path: Path) -> None:
-    model = fresh(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model, rows = fresh(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0), ROWS[:32]
     runs = [
-        finetune(model, "retrieval", train=ROWS, dev=ROWS, out=tmp_path / name, **FAST, **more)
+        finetune(model, "retrieval", train=rows, dev=rows, out=tmp_path / name, **FAST, **more)
         for name, more in (("whole", {}), ("chunks", {"chunk_tokens": 20}))
     ]
-    vectors = [run.model.embed([row["query"] for row in ROWS]) for run in runs]
+    vectors = [run.model.embed([row["query"] for row in rows]) for run in runs]
     np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-4)
 
 
+@pytest.mark.long
 def test_a_batch_of_negatives_is_not_split(tmp_path: Path) -> None:
     settings = {**FAST, "micro_batch_tokens": 50}
     with pytest.raises(SettingsError, match="'retrieval' do not add up"):
