@@ -23,20 +23,14 @@ def marks(file: Path) -> set[str]:
 
 
 def cases() -> list[Any]:
-    """Each lesson's quick blocks; and all of them, marked as its longest is."""
+    """All blocks of each lesson; if some are slow, the others without them too."""
     parameters = []
     for file in LESSONS:
-        parameters.append(pytest.param(file, {""}, id=file.stem))
-        if block_marks := marks(file):
-            mark = "slow" if "slow" in block_marks else "long"
-            parameters.append(
-                pytest.param(
-                    file,
-                    {"", *block_marks},
-                    id=f"{file.stem}-all",
-                    marks=getattr(pytest.mark, mark),
-                )
-            )
+        block_marks = marks(file)
+        if "slow" in block_marks:
+            parameters.append(pytest.param(file, {""}, id=file.stem))
+        mark = pytest.mark.slow if "slow" in block_marks else ()
+        parameters.append(pytest.param(file, {"", *block_marks}, id=f"{file.stem}-all", marks=mark))
     return parameters
 
 

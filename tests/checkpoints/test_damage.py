@@ -36,6 +36,9 @@ ODD: list[Any] = [
     *(None, True, False, -1, 0, 1, 7, 10**9, 2**63, 10**30, 1.5, math.nan, math.inf),
     *("", "x", "gelu", "\ud800", "a\x00b", [], [1], ["x"], [[]], {}, {"a": 1}, {"x": []}),
 ]
+each_seed = pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 8))]
+)
 KEYS = [
     *("architectures", "classifier_dropout", "embedding_size", "id2label", "is_decoder"),
     *("layer_types", "model_type", "n_embd", "num_hidden_groups", "problem_type"),
@@ -103,7 +106,7 @@ def make_odd(rng: random.Random, tree: Any) -> None:
 # Without `model_type` SqueezeBERT's names look like a BERT's in a wrapper, and layers are missing.
 @pytest.mark.filterwarnings("ignore:.*are read without:bertworks.errors.BertworksWarning")
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(4))
+@each_seed
 @pytest.mark.parametrize(
     ("name", "file"),
     [
@@ -260,7 +263,7 @@ def other(rng: random.Random, tensor: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(4))
+@each_seed
 @pytest.mark.parametrize("name", ["albert", "openai-gpt", "classification"])
 def test_tensors_of_other_shapes_and_types_are_refused_or_read(
     models: Path, tmp_path: Path, name: str, seed: int

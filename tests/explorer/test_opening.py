@@ -87,8 +87,18 @@ def test_each_view_of_each_model_opens_without_an_error(visit, name: str) -> Non
         assert "has no head" not in page.locator("main").inner_text(), title
 
 
+# A server's page opens every view of every model, by the same code.
+OPENED_AS_FILES = ("pretrained", "encoder", "classifier", "answering")
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("name", FIRST_VIEWS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in OPENED_AS_FILES else pytest.mark.slow)
+        for name in FIRST_VIEWS
+    ],
+)
 def test_a_file_has_no_dead_end(visit, get_model, name: str) -> None:
     pair = "the door was open" if name in ("answering", "reranker") else None
     tab = visit(data=explorer.explain(get_model(name), "the door was open", pair))
@@ -134,6 +144,7 @@ def test_a_file_of_a_text_without_a_blank_has_one_masked_word(
     page.get_by_role("heading", name="Without layer 2, head 2").wait_for()
 
 
+@pytest.mark.long
 def test_a_text_with_a_blank_needs_no_other(get_model: Callable[[str], Model]) -> None:
     model = get_model("pretrained")
     assert explorer.explain(model, "the [MASK] was open")["masked"] is None

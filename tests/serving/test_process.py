@@ -121,7 +121,7 @@ def wait_for_answers(callers: Callers, count: int) -> None:
 @pytest.mark.long
 def test_sigterm_under_load_loses_nothing_that_was_accepted(directories, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with command(directories["encoder"], "drain_delay=3", log=log) as (process, url):
+    with command(directories["encoder"], "drain_delay=1.5", log=log) as (process, url):
         callers = Callers(url, 8)
         wait_for_answers(callers, 100)
         at_signal = callers.num_answers
