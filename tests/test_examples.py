@@ -76,6 +76,7 @@ def test_the_tutorial_is_the_same_steps_by_hand(tutorial, data_dir, count, means
             assert round(np.mean(scores), 2) == means[pooling]
 
 
+@pytest.mark.long
 def test_the_tutorial_prints_its_table(tutorial, tmp_path, capsys):
     rows = [f"a {word} film\t{label}\n" for word, label in (("good", 1), ("bad", 0))] * 10
     (tmp_path / "train.tsv").write_text("".join(rows))

@@ -54,6 +54,7 @@ def test_parameters_are_those_of_the_published_model(size: str) -> None:
 _GEOMETRY = {"num_hidden_layers", "num_attention_heads", "intermediate_size"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "words",
     [

@@ -69,6 +69,7 @@ def test_each_setting_is_described_by_its_field() -> None:
     assert settings_by_key["other.length"].group == "other: instead of inner"
 
 
+@pytest.mark.long
 def test_help_fits_its_width_and_names_every_setting() -> None:
     for width in (60, 80, 120):
         for kind in (Outer, *SCHEMAS):

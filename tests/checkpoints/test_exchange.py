@@ -188,6 +188,7 @@ def test_sentence_transformers_limit_is_kept(tmp_path):
     assert error(own, torch.from_numpy(again.encode([text]))) < 1e-5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("default", [None, "clustering"])
 def test_prompts_are_put_before_texts_as_sentence_transformers_does(default, tmp_path):
     from sentence_transformers import SentenceTransformer
@@ -246,6 +247,7 @@ def test_texts_are_cut_where_the_tokenizers_files_say(limit, tmp_path):
     assert model.task.settings.max_seq_length == min(limit, model.encoder.config.max_seqlen)
 
 
+@pytest.mark.long
 def test_a_cross_encoder_gives_sentence_transformers_the_same_scores(tmp_path):
     from sentence_transformers import CrossEncoder
 

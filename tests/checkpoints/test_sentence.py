@@ -98,6 +98,7 @@ def test_an_unknown_similarity_is_an_error(encoder: Path) -> None:
         bw.load(encoder)
 
 
+@pytest.mark.long
 @given(st.lists(st.lists(st.floats(-1e3, 1e3, width=32), min_size=7, max_size=7), min_size=1))
 def test_cosines_are_at_most_1(rows: list[list[float]]) -> None:
     vectors = np.array(rows, np.float32)
@@ -151,6 +152,7 @@ def test_values_follow_the_activation(
         assert [answer["value"] for answer in again] == values, is_bare
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:. of . rows were too long")
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
 def test_cross_encoders_have_length_limits_too(

@@ -126,6 +126,7 @@ def test_a_server_combines_layers_as_the_files_say(write: Write) -> None:
             client.embed(TEXTS, poling="cls")  # type: ignore[call-arg]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["mean", "cls", "weightedmean", ("lasttoken", "max")])
 def test_a_prompt_is_left_out_of_pooling(write: Write, mode: Any) -> None:
     pooling = peers.Pooling(H, mode, include_prompt=False)
@@ -142,6 +143,7 @@ def test_a_prompt_is_left_out_of_pooling(write: Write, mode: Any) -> None:
         model.embed(TEXTS, prompt="b c ", max_seq_length=3)
 
 
+@pytest.mark.long
 def test_the_transformer_may_have_a_directory_of_its_own(write: Write, tmp_path: Path) -> None:
     directory = write(*MODULES["distiluse"]())
     expected = bw.load(directory).embed(TEXTS, **FP32)

@@ -291,6 +291,7 @@ def test_a_rate_beyond_measure_is_refused(world: World, tmp_path: Path) -> None:
 ODD_NAME = "x\udcff"  # the byte 0xff, as Python has it
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "darwin", reason="there all names are UTF-8")
 def test_names_that_are_not_utf_8(world: World, tmp_path: Path) -> None:
     """They are refused where libraries could not use them; otherwise they are read, and shown."""
@@ -397,6 +398,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(world: World) -> None:
     assert process.returncode == 141
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 def test_a_full_disk_is_one_line(world: World) -> None:
     with open("/dev/full", "w") as full:

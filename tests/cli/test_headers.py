@@ -80,6 +80,7 @@ def test_labelled_rows_are_counted_alike(
     assert json.loads((run / "data.json").read_text())["train"]["rows"] == len(rows)
 
 
+@pytest.mark.long
 def test_rows_without_labels_are_left_out_by_every_verb(world: World, tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.write_text("text,label,prediction\na,wet,wet\nb,,wet\nc,dry,wet\nd, ,dry\n")

@@ -129,6 +129,7 @@ def test_finished_command_is_not_repeated(world: World, tmp_path: Path, title: s
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
 
 
+@pytest.mark.long
 def test_neighbours_of_a_bundled_model_are_written(tmp_path: Path) -> None:
     words = ("neighbours", "mini", "--out", tmp_path / "n.txt")
     succeeds(*words)

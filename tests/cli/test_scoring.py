@@ -77,6 +77,7 @@ assert "torch" not in sys.modules
     assert page.is_file()
 
 
+@pytest.mark.long
 def test_the_predictions_of_a_model_score_as_it_evaluates(world: World, tmp_path: Path) -> None:
     metrics = json_of("evaluate", world.classifier, "--data", world.dev, *CPU)
     for name in ("out.tsv", "out.jsonl"):

@@ -148,7 +148,8 @@ def test_added_word_is_one_piece_of_running_text(word, text, lowercase, tmp_path
         assert [text[start:end] for start, end in spans] == [word] * text.count(word)
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.long
+@settings(max_examples=30, deadline=None)
 @given(
     words=st.lists(st.text(SIGNS, min_size=1, max_size=5), min_size=1, max_size=4, unique=True),
     data=st.data(),

@@ -37,6 +37,7 @@ def published_recipe(directory: Path, width: int, sif: float) -> tuple[list[str]
     return pieces, vectors
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [3, 8])
 def test_distilled_table_follows_the_published_recipe(width: int, tmp_path: Path) -> None:
     model = distil_static(bw.load(SAVED_MODELS / "encoder"), width=width, sif=1e-3)

@@ -97,7 +97,7 @@ def test_score_counts_rows_below_known_names(
     assert wrong == {(a, b) for a, b in pairs if a != b}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     name=st.sampled_from(TEXT_HEADERS),
     texts=st.lists(st.sampled_from(TEXTS), min_size=1, max_size=8),
@@ -132,7 +132,8 @@ labelled_texts = st.sampled_from(LABELS).flatmap(
 names = st.sampled_from(OTHER_NAMES + TEXT_HEADERS + [name for pair in PAIRS for name in pair])
 
 
-@settings(max_examples=400, deadline=None)
+@pytest.mark.long
+@settings(max_examples=100, deadline=None)
 @given(
     header=st.none() | st.tuples(names, names).filter(lambda pair: pair[0] != pair[1]),
     table=labels | labelled_texts,
@@ -156,7 +157,7 @@ def test_a_wrong_number_of_rows_is_reported(
         assert len(list(told)) == len(rows) - has_header
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     texts=st.lists(st.sampled_from(TEXTS), min_size=2, max_size=8),
     name=st.sampled_from([None, *OTHER_NAMES, *TEXT_HEADERS]),

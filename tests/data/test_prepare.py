@@ -98,6 +98,7 @@ def test_damaged_tokenizer_of_a_finished_corpus_is_written_again(
     assert contents(out) == whole
 
 
+@pytest.mark.long
 def test_bytes_do_not_depend_on_workers(tokenizer: Tokenizer, text: Path, tmp_path: Path) -> None:
     reports: list[tuple[int, ...]] = []
 

@@ -251,7 +251,7 @@ def as_rows(table: list[list[str]]) -> list[dict[str, str]]:
 
 
 @pytest.mark.long
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(tables)
 def test_csv_is_what_python_writes(tmp_path_factory: pytest.TempPathFactory, table: list) -> None:
     file = tmp_path_factory.getbasetemp() / "round-trip.csv"
@@ -261,7 +261,7 @@ def test_csv_is_what_python_writes(tmp_path_factory: pytest.TempPathFactory, tab
 
 
 @pytest.mark.long
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(tables, st.sampled_from(["tsv", "csv", "jsonl"]))
 def test_written_predictions_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, table: list, suffix: str

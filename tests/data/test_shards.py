@@ -52,6 +52,7 @@ def test_pickled_corpus_is_small_and_opens_again(corpus_dir: Path) -> None:
     assert len(corpus) == 300
 
 
+@pytest.mark.long
 def test_more_copies_than_16_bits_count(
     tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -195,6 +195,7 @@ def test_truncated_texts_are_reported(minilm):
         minilm.embed(["short"], layers=[7])
 
 
+@pytest.mark.long
 def test_a_sentence_encoder_is_saved_as_one(minilm, tmp_path):
     minilm.save(tmp_path / "m")
     second = bw.load(tmp_path / "m", device="cpu")

@@ -108,6 +108,7 @@ def expected_matrices(
     return matrices
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", ["original", "pylate"])
 @pytest.mark.parametrize("attends", [False, True])
 def test_matrices_are_those_of_the_formula(tmp_path: Path, layout: str, attends: bool) -> None:

@@ -125,6 +125,7 @@ def test_parts_of_other_models_or_files_are_refused(model, tmp_path):
         assert says in str(error.value)
 
 
+@pytest.mark.long
 def test_a_part_is_made_again_by_its_command(model, tmp_path):
     data = table(tmp_path)
     one, two = make(model, data, tmp_path, "p.tsv", 2)
@@ -139,6 +140,7 @@ def test_a_part_is_made_again_by_its_command(model, tmp_path):
     bw.merge([one, two], tmp_path / "out.tsv")
 
 
+@pytest.mark.long
 def test_a_part_in_another_format_is_refused(model, tmp_path):
     data = table(tmp_path)
     one, two = make(model, data, tmp_path, "p.tsv", 2)
@@ -201,6 +203,7 @@ def labelled(folder: Path) -> list[Path]:
     return files
 
 
+@pytest.mark.long
 def test_each_of_several_tables_is_measured(model, tmp_path):
     files = labelled(tmp_path)
     found = model.evaluate_each(files, precision="fp32")

@@ -48,6 +48,7 @@ def read(file: Path) -> dict[str, list]:
     return pq.read_table(file).to_pydict()
 
 
+@pytest.mark.long
 def test_features_of_tokens_are_the_hidden_states(minilm, theirs, tmp_path):
     out = tmp_path / "f.parquet"
     written = minilm.features_to(out, TEXTS, layers=[-2, -1], combine="sum")
@@ -92,6 +93,7 @@ def test_words_have_the_marks_of_their_last_character(minilm, tmp_path):
     assert [text[start:end] for start, end in places] == features["word"]
 
 
+@pytest.mark.long
 def test_windows_make_no_difference(minilm, tmp_path):
     one, two = tmp_path / "one.parquet", tmp_path / "two.parquet"
     minilm.features_to(one, TEXTS)

@@ -78,6 +78,7 @@ def test_a_worker_that_dies_as_it_begins_is_no_hang(monkeypatch: pytest.MonkeyPa
         list(Workers(2).map(function, [1, 2]))
 
 
+@pytest.mark.long
 def test_faults_in_workers_come_through(tmp_path: Path) -> None:
     work = Work(tmp_path / "loads")
     with pytest.raises(DataError, match=r"^f:3: bad\. Mend it\.$"):
@@ -89,6 +90,7 @@ def test_faults_in_workers_come_through(tmp_path: Path) -> None:
         list(Workers(2).map(work, [1, 105, 2]))
 
 
+@pytest.mark.long
 def test_a_worker_without_memory_raises_a_memory_error(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

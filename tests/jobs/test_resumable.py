@@ -458,6 +458,7 @@ def test_an_interrupted_part_is_not_merged_and_resumes(
     bw.merge([one, two], tmp_path / f"merged {output.name}")
 
 
+@pytest.mark.long
 def test_parts_of_several_jobs_are_refused(output: Output, tmp_path: Path) -> None:
     one, two, three = make_parts(output, tmp_path, 3)
     name, value, _ = output.other_setting

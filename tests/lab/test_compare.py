@@ -14,6 +14,7 @@ from bertworks.cli import app
 from tests.training.letters import CONFIG, PIECES, make_rows
 
 
+@pytest.mark.long
 def test_each_model_is_measured_on_every_fourth_row(tmp_path: Path) -> None:
     rows = make_rows(80, 1)
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")

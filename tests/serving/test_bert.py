@@ -305,6 +305,7 @@ def test_masks_that_cannot_be_filled_are_an_error(
     assert answer.json()["error"].startswith(message)
 
 
+@pytest.mark.long
 def test_all_models_answer_at_once(server: Running, get_model) -> None:
     """Callers, models and tasks mixed: everyone gets their own."""
     texts = ["the door", "a river was deep in london", "open"]
@@ -324,6 +325,7 @@ def test_all_models_answer_at_once(server: Running, get_model) -> None:
         assert close(answer, requests[at % 4][2])
 
 
+@pytest.mark.long
 def test_outputs_that_are_not_finite_are_an_error_and_never_null(directories, start) -> None:
     with start({"m": directories["classifier"], "v": directories["encoder"]}) as server:
         for name in ("m", "v"):

@@ -100,6 +100,7 @@ def test_long_texts_are_sent_in_smaller_parts(server: Running, get_model) -> Non
         assert close(found, get_model("classifier").predict(texts))
 
 
+@pytest.mark.long
 def test_a_server_that_takes_fewer_texts_gets_smaller_requests(
     directories, start, get_model
 ) -> None:

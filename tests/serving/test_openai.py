@@ -26,6 +26,7 @@ def client(server: Running) -> Iterator[openai.OpenAI]:
         yield client
 
 
+@pytest.mark.long
 def test_the_real_client_gets_whole_vectors(client: openai.OpenAI, get_model) -> None:
     """It requests base64 by default, and decodes it."""
     expected = get_model("encoder").embed(TEXTS)
@@ -114,6 +115,7 @@ def test_texts_are_truncated_on_request(server: Running) -> None:
     assert server.ask("/v1/embeddings", body)["usage"]["prompt_tokens"] == 32
 
 
+@pytest.mark.long
 def test_vectors_are_shortened_and_normalized(directories, start, get_model) -> None:
     sources = {"encoder": directories["encoder"]}
     body = {"model": "encoder", "input": TEXTS[0], "dimensions": 6}

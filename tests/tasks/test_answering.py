@@ -59,7 +59,7 @@ PASSAGES = st.lists(st.text("abcdé中", min_size=1, max_size=4), min_size=1, ma
 
 @pytest.mark.long
 @given(words=PASSAGES, data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_an_answer_comes_back(words, data):
     """Encode, let the network point at the targets, decode: the answer, by its characters."""
     context = "  ".join(words)
@@ -108,8 +108,9 @@ def test_answer_comes_back_where_cls_is_last(answer, start):
     assert predicted["answer"] == (answer or "") and predicted["probability"] > 0.99
 
 
+@pytest.mark.long
 @given(words=PASSAGES, data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_window_has_the_target_if_it_has_the_whole_answer(words, data):
     """Any characters of the passage, also parts of pieces, against the tokens of all of it."""
     context = " ".join(words)
@@ -191,7 +192,7 @@ def most_context(windows, token):
     threshold=st.none() | st.floats(-6, 6),
     seed=st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_predictions_are_those_of_the_original(
     words, question, stride, longest, n_best, threshold, seed
 ):
@@ -345,7 +346,7 @@ def test_answers_as_plain_text_are_answered():
 
 
 @given(total=st.integers(1, 60), room=st.integers(1, 20), data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_an_answer_starts_only_in_the_window_with_the_most_context(total, room, data):
     """As the original's `_check_is_max_context`, token by token; of equals the first window."""
     stride = data.draw(st.integers(1, room))

@@ -63,7 +63,7 @@ def ids_of(word: str) -> list[int]:
 
 @pytest.mark.long
 @given(documents=DOCUMENTS, stride=st.sampled_from([None, 1, 4]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_each_word_is_tagged_once_in_its_place_of_the_document(documents, stride):
     task, rows = tagger(stride=stride), rows_of(documents)
     examples = list(task.labelled_examples(read_rows(rows)))

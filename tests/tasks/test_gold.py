@@ -97,6 +97,7 @@ def test_marked_rows_add_no_class(
     assert labels_of(labels_with_marks) == labels_of(rest)
 
 
+@pytest.mark.long
 def test_marked_rows_are_left_out_of_training_with_a_warning(tmp_path: Path) -> None:
     labels = [-1 if n % 9 == 0 else n % 3 for n in range(36)]
     with pytest.warns(BertworksWarning, match=r"4 of 36 rows have no gold label \('-1'\)"):
@@ -116,6 +117,7 @@ def test_marked_rows_are_left_out_of_training_with_a_warning(tmp_path: Path) -> 
     assert "4 of 36 rows have no gold label ('-1') and are left out" in evaluation.notes
 
 
+@pytest.mark.long
 def test_share_for_dev_is_taken_from_labelled_rows(tmp_path: Path) -> None:
     labels = ["-" if n % 9 == 0 else NLI[n % 3] for n in range(90)]
     with pytest.warns(BertworksWarning, match="10 of 90 rows have no gold label"):
@@ -174,6 +176,7 @@ def test_usual_classes_are_read_without_a_warning(labels: list[str]) -> None:
         assert set(labels_of(labels)) == set(labels)
 
 
+@pytest.mark.long
 def test_evaluation_follows_the_labels_of_the_model(tmp_path: Path) -> None:
     """-1 is a class where the model has it, and else a mark, whatever the table's other labels."""
     with pytest.warns(BertworksWarning, match="the label '-1' is a class"):
@@ -210,6 +213,7 @@ def test_parquet_names_its_classes(form: str, tmp_path: Path) -> None:
         assert [row.values["label"] for row in opened] == named
 
 
+@pytest.mark.long
 def test_parquet_of_datasets_equals_the_data_set(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     rows = rows_of([-1 if n % 5 == 0 else n % 3 for n in range(30)])

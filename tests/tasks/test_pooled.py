@@ -174,6 +174,7 @@ def test_a_row_that_is_twice_in_a_batch_is_answered_twice():
     assert batch.targets["labels"].tolist() == [1, 0, 0]
 
 
+@pytest.mark.long
 def test_a_text_of_a_hundred_thousand_words_needs_no_more_memory(monkeypatch):
     task = task_of(ClassificationTask, max_seq_length=32)
     network = task.network(CONFIG).eval()

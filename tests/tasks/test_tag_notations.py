@@ -165,6 +165,7 @@ def test_spans_are_those_of_conlleval(tags):
 BARE = st.lists(st.sampled_from("BIO"), min_size=1, max_size=12)
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(BARE, BARE), min_size=1, max_size=6))
 @settings(deadline=None)
 def test_markers_alone_are_spans_of_one_type(rows):
@@ -184,6 +185,7 @@ def test_markers_alone_are_spans_of_one_type(rows):
 TYPES = st.lists(st.sampled_from(["O", "PER", "LOC"]), min_size=1, max_size=12)
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(TYPES, TYPES), min_size=1, max_size=6))
 @settings(deadline=None)
 def test_types_alone_are_spans_of_adjacent_words(rows):
@@ -204,6 +206,7 @@ def test_a_predicted_o_makes_no_spans_of_parts_of_speech():
     assert score_of([["O", "O"]], [["PER", "O"]]).metrics["f1"] == 0
 
 
+@pytest.mark.long
 @given(spans_and_length=spans(), data=st.data())
 def test_words_that_are_none_are_not_scored(spans_and_length, data):
     """`X`, `[CLS]` and `[SEP]` of scripts for BERT: leaving these words out changes no figure."""

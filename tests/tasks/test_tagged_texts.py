@@ -159,7 +159,7 @@ PARTS = st.sampled_from(
 
 @pytest.mark.long
 @given(parts=st.lists(PARTS, max_size=16))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_entities_are_those_of_the_pipeline(ours, pipelines, parts):
     text = "".join(parts)
     (answer,) = ours.predict([text])
@@ -174,7 +174,7 @@ def test_entities_are_those_of_the_pipeline(ours, pipelines, parts):
 
 
 @given(parts=st.lists(PARTS | st.sampled_from(["さん", "は", "ที่", "สมชาย"]), max_size=16))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_tokens_are_those_of_the_text(ours, parts):
     """A tagger reads the pieces that every other task reads."""
     text = "".join(parts)
@@ -344,7 +344,7 @@ def unigram(tmp_path_factory) -> Tokenizer:
 
 
 @given(parts=st.lists(PARTS | st.sampled_from(["さん", "は", "ที่", "สมชาย"]), max_size=12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_words_of_other_tokenizers_are_in_order_and_whole(unigram, parts):
     text = "".join(parts)
     (words,) = Spellings(unigram, ("'s", "ที่")).read([text])

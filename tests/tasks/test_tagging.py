@@ -130,7 +130,7 @@ TAGS = st.lists(st.sampled_from(["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]), min_
 
 @pytest.mark.long
 @given(st.lists(st.tuples(TAGS, TAGS), min_size=1, max_size=6))
-@settings(max_examples=200)
+@settings(max_examples=60)
 def test_scores_are_those_of_seqeval(rows):
     """Tags in any disorder: seqeval's default mode follows conlleval."""
     true = [own[: min(len(own), len(other))] for own, other in rows]
@@ -183,7 +183,7 @@ WORDS = st.lists(st.text("abcdefgh", min_size=1, max_size=5) | st.just("\x00"), 
     stride=st.sampled_from([None, 1, 3, 8]),
     data=st.data(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_decoding_gold_tags_gives_them_again(rows, piece, stride, data):
     """Encode, let the network say the truth, decode: the words, each with its tag, once."""
     tags = [

@@ -64,7 +64,7 @@ def short_portions() -> Iterator[None]:
 
 
 @pytest.mark.long
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(st.lists(st.sampled_from(PARTS)).map("".join), max_size=3), st.integers(1, 40))
 @pytest.mark.usefixtures("short_portions")
 def test_the_tokens_are_those_of_the_whole(texts: list[str], longest: int) -> None:

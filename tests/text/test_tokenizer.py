@@ -53,6 +53,7 @@ def test_text_has_ids_offsets_and_word_ids(tokenizer):
 MODELS = Path(__file__).parents[1] / "saved_models"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", [None, "roberta-classification", "albert-choice", "openai-gpt-classification"]
 )
@@ -139,7 +140,8 @@ def test_split_words_are_encoded_with_their_word_ids(tokenizer):
     ]
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.mark.long
+@settings(max_examples=40, deadline=None)
 @given(words=st.lists(st.text(st.sampled_from("aunΣ\U0002b820.é [MASK]"), max_size=6), max_size=6))
 def test_each_word_is_tokenised_by_itself(words):
     tokenizer = Tokenizer.from_vocabulary(SPECIALS + WORDS)
@@ -159,7 +161,8 @@ any_text = st.text(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.long
+@settings(max_examples=80, deadline=None)
 @given(text=any_text, lowercase=st.booleans())
 def test_offsets_point_at_what_became_the_piece(text, lowercase):
     letters = Tokenizer.from_vocabulary(SPECIALS, lowercase=lowercase).normalization.words(text)

@@ -50,7 +50,7 @@ def naive(words: Counter[str], pieces: list[str], size: int, min_frequency: int)
 
 
 @pytest.mark.long
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     words=st.dictionaries(st.text("abc", min_size=1, max_size=9), st.integers(1, 5), max_size=12),
     size=st.integers(6, 40),
@@ -142,7 +142,8 @@ def test_words_over_the_limit_are_not_learned():
     assert max(len(piece.removeprefix("##")) for piece in tokenizer.pieces[104:]) == 3
 
 
-@settings(max_examples=50, deadline=None)
+@pytest.mark.long
+@settings(max_examples=40, deadline=None)
 @given(texts=st.lists(st.text(max_size=30), min_size=1, max_size=8), randomly=st.randoms())
 def test_vocabulary_depends_on_word_counts_only(texts, randomly):
     """Order does not matter, the text's words are all known, and are counted as one would."""

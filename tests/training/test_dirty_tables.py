@@ -98,7 +98,8 @@ cells = st.lists(
 ).filter(lambda rows: {"x", "y"} <= {label for _, label in rows})
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.long
+@settings(max_examples=30, deadline=None)
 @given(cells=cells, format=st.sampled_from(FORMATS))
 def test_rows_without_labels_are_counted(
     tmp_path_factory: pytest.TempPathFactory, cells: Cells, format: str
@@ -194,7 +195,8 @@ def test_rare_labels_that_are_close_to_others(
     assert find_misspellings(counts) == pairs
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.long
+@settings(max_examples=30, deadline=None)
 @given(label=st.sampled_from(["location", "organisation", "complaint", "question"]), data=st.data())
 def test_a_typing_error_in_a_label_is_reported(label: str, data: st.DataObject) -> None:
     position = data.draw(st.integers(0, len(label) - 2))

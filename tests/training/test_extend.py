@@ -221,6 +221,7 @@ def test_more_epochs_extend_a_fine_tuning(tmp_path: Path) -> None:
     assert short.run.path == long.run.path
 
 
+@pytest.mark.long
 def test_other_rows_leave_the_settings(tmp_path: Path) -> None:
     model = Model.fresh(CONFIG, Tokenizer.from_vocabulary(PIECES))
     values = {"warmup": 0, "schedule": "constant", "dev": None}

@@ -96,6 +96,7 @@ def test_a_run_is_that_of_hugging_face_in_a_plain_loop(tmp_path: Path) -> None:
     np.testing.assert_allclose(ours, chances, atol=1e-5)
 
 
+@pytest.mark.long
 def test_a_batch_larger_than_the_table_is_all_of_it(model: Model, tmp_path: Path) -> None:
     """Each epoch is one step of all rows; an interrupted run is resumed."""
     few: dict[str, Any] = {"train": TRAIN[:10], "dev": DEV[:10], "epochs": 3, "checkpoint_every": 1}
@@ -238,6 +239,7 @@ def test_numbers_that_no_run_can_have(
         run(model, tmp_path / "run", **setting)
 
 
+@pytest.mark.long
 def test_a_run_stops_early_without_improvement(model: Model, tmp_path: Path) -> None:
     progress = Lines()
     options: dict[str, Any] = {"learning_rate": 5e-2, "early_stopping": 2, "eval_every": 7}

@@ -156,6 +156,7 @@ def test_an_interrupted_run_with_windows_is_resumed(tmp_path: Path) -> None:
     assert again.metrics == whole.metrics
 
 
+@pytest.mark.long
 def test_the_figures_are_those_of_the_saved_model_with_its_threshold(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     rows = [question(random) for _ in range(60)]
@@ -247,6 +248,7 @@ def test_a_student_learns_from_a_teacher_on_rows_without_labels(tmp_path: Path) 
         )
 
 
+@pytest.mark.long
 def test_the_label_of_a_student_may_be_a_column_of_dev_alone(tmp_path: Path) -> None:
     model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
     few: dict[str, Any] = {**FAST, "epochs": 0.5}

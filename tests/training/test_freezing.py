@@ -46,6 +46,7 @@ def test_frozen_parts_keep_every_bit(
     assert all(parameter.requires_grad for parameter in network.parameters())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("more", "unfreeze_steps"),
     [({}, [8, 6, 4, 2, 0]), ({"freeze_layers": 1}, [99, 99, 4, 2, 0])],

@@ -31,6 +31,7 @@ def run(prepared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.long
 def test_the_metrics_are_those_of_the_run_s_last_evaluation(prepared_data: Path, run: Path) -> None:
     last = tiny_run(prepared_data, run, precision="fp32", steps=3).metrics
     evaluation = bw.load(run).evaluate(prepared_data, precision="fp32", **HELD_OUT)
@@ -39,6 +40,7 @@ def test_the_metrics_are_those_of_the_run_s_last_evaluation(prepared_data: Path,
     assert last == pytest.approx({key: evaluation.metrics[key] for key in last}, rel=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("held_out_seed", [None, 5])
 def test_held_out_documents_are_those_of_the_run(
     prepared_data: Path, tmp_path: Path, held_out_seed: int | None

@@ -57,6 +57,7 @@ def test_a_run_starts_from_the_checkpoint_s_metrics(
     assert settings["model"]["hidden_size"] == 16, "written down, wherever it comes from"
 
 
+@pytest.mark.long
 def test_a_bare_encoder_gets_fresh_heads_on_its_own_weights(
     prepared_data: Path, tmp_path: Path
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_bare_encoder_gets_fresh_heads_on_its_own_weights(
     assert any(note.startswith("newly initialised: mlm_head.") for note in notes)
 
 
+@pytest.mark.long
 def test_tensors_without_a_place_in_the_objective_are_named(
     trained_run: PretrainResult, prepared_data: Path, tmp_path: Path
 ) -> None:
@@ -209,6 +211,7 @@ def test_an_initial_checkpoint_that_does_not_fit_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_dropout_is_no_geometry(
     trained_run: PretrainResult, prepared_data: Path, tmp_path: Path
 ) -> None:

@@ -67,6 +67,7 @@ def test_a_teacher_must_have_room_for_the_phases(prepared_data: Path, tmp_path: 
         pretrain_student(prepared_data, tmp_path / "run", width=16, teacher=short)
 
 
+@pytest.mark.long
 def test_a_causal_teacher_is_refused(prepared_data: Path, tmp_path: Path) -> None:
     geometry = {**GEOMETRY, "hidden_size": 16, "attention": "causal"}
     causal = {"objective": "causal", "instances": {"format": "full-sentences"}}

@@ -28,6 +28,7 @@ def epoch_of(source: RowSource[Sized], epoch: int) -> list[Sized]:
     return [x for block in range(source.num_blocks(epoch)) for x in source.block(epoch, block)]
 
 
+@pytest.mark.long
 @given(st.integers(1, 10_000), st.integers(1, 70), st.integers(0, 5), st.integers(0, 3))
 def test_every_row_comes_once_an_epoch(
     count: int, batch_size: int, bucket_batches: int, epoch: int

@@ -157,6 +157,7 @@ def test_vectors_are_put_into_no_other_directory(tmp_path: Path, teacher: Path) 
     assert [file.name for file in tmp_path.iterdir()] == ["letter.txt"]
 
 
+@pytest.mark.long
 def test_a_run_keeps_to_its_teacher(tmp_path: Path, teacher: Path) -> None:
     learn(tmp_path / "run", teacher, epochs=1)
     other = student().save(tmp_path / "other")

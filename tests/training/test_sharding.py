@@ -78,6 +78,7 @@ def test_a_process_alone_has_a_part_that_is_the_whole() -> None:
         dist.destroy_process_group()
 
 
+@pytest.mark.long
 def test_lamb_scales_a_sharded_parameter_as_a_whole_one() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:

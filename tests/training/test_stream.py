@@ -51,6 +51,7 @@ def test_each_example_of_an_epoch_comes_once_and_in_order() -> None:
     assert ends == [0] * len(epoch) + [1]
 
 
+@pytest.mark.long
 @settings(max_examples=30, deadline=None)
 @given(
     size=st.one_of(
@@ -134,6 +135,7 @@ class DyingSource(ToySource):
         return super().block(epoch, block)
 
 
+@pytest.mark.long
 def test_workers_change_nothing_and_hand_on_errors() -> None:
     size, start = BatchSize(examples=16), Position(0, 5, 3)
     alone = take(12, ToySource(), collate, size, start)

@@ -41,6 +41,7 @@ def test_rate_of_the_model_is_the_default(carrier: bw.Model, tmp_path: Path) -> 
     assert bw.load(result.run.model).learning_rate == 5e-3, "the fine-tuned model carries it on"
 
 
+@pytest.mark.long
 def test_given_rate_wins(carrier: bw.Model, tmp_path: Path) -> None:
     usual = FinetuneSettings().learning_rate
     for number, learning_rate in enumerate((1e-4, usual)):  # also where it is the usual one
@@ -60,6 +61,7 @@ def test_model_without_a_rate_has_the_usual_one(tmp_path: Path) -> None:
     assert "learning_rate" not in json.loads((result.run.model / "bertworks.json").read_text())
 
 
+@pytest.mark.long
 def test_grid_varies_or_takes_the_rate(carrier: bw.Model, tmp_path: Path) -> None:
     settings = {**FAST, "dev": TRAIN[32:64]}
     found = bw.finetune_grid(carrier, out=tmp_path / "a", seeds=1, **settings)

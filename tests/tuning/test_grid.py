@@ -441,6 +441,7 @@ def test_a_point_that_cannot_read_a_row_is_named(model: Model, tmp_path: Path) -
         )
 
 
+@pytest.mark.long
 def test_a_directory_of_another_kind_is_refused(run: Run, model: Model, tmp_path: Path) -> None:
     one = {"train": TRAIN, "dev": DEV, **LEARNS}
     run()

@@ -228,6 +228,7 @@ def test_claims_exclude_each_other_in_many_orders(
     many_schedules(lambda switches: run_claims(kinds, exists, switches), number, len(kinds))
 
 
+@pytest.mark.long
 def test_the_model_finds_two_holders_of_a_removed_lock(
     run_claims: RunClaims, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,6 +39,7 @@ def test_other_paths_are_here(path: str | None) -> None:
     assert not is_remote(path)
 
 
+@pytest.mark.long
 def test_a_folder_without_folders_is_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,7 +114,7 @@ def shorten(a: list[Any], b: list[Any], room: int, rng: Random) -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(texts, st.integers(0, 2**32), st.integers(8, 60), st.sampled_from([0.0, 0.1, 1.0]))
 def test_segment_pairs_are_those_of_the_original(
     lengths: list[list[int]], seed: int, max_seq_length: int, short: float
@@ -147,7 +147,7 @@ def test_segment_pairs_are_those_of_the_original(
 
 
 @pytest.mark.long
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     texts,
     st.integers(0, 2**32),
@@ -177,7 +177,8 @@ def test_pairs_fit_and_are_what_their_label_says(
             assert b.end <= a.start or balance == "original"
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.mark.long
+@settings(max_examples=40, deadline=None)
 @given(texts, st.integers(0, 2**32))
 def test_every_sentence_is_used_once_where_nothing_is_cut(
     lengths: list[list[int]], seed: int
@@ -198,7 +199,8 @@ def test_every_sentence_is_used_once_where_nothing_is_cut(
     assert next(instance_iterator, None) is None
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.long
+@settings(max_examples=50, deadline=None)
 @given(texts, st.integers(8, 60), st.sampled_from(["full-sentences", "doc-sentences"]))
 def test_full_sentences_use_every_token_once_in_order(
     lengths: list[list[int]], max_seq_length: int, format_: str
@@ -239,6 +241,7 @@ def long_documents(count: int, sentences: int, seed: int = 0) -> list[list[int]]
     return [[rng.randint(5, 45) for _ in range(sentences)] for _ in range(count)]
 
 
+@pytest.mark.long
 def test_one_document_in_ten_is_split_short() -> None:
     """Of very short sentences, a chunk's length shows the target drawn for the document."""
     lengths = [[1] * 300 for _ in range(3000)]

@@ -101,6 +101,7 @@ def test_blocks_are_pure_functions_of_seed_epoch_and_number(
     assert len(set(keys)) == len(keys)
 
 
+@pytest.mark.long
 def test_other_processes_make_the_same_block() -> None:
     """Whatever the hash seed: a digest of a toy block, computed afresh twice."""
     script = (

@@ -173,6 +173,7 @@ def test_chunks_have_the_gradients_of_the_whole(
         torch.testing.assert_close(mine, other, atol=1e-12, rtol=1e-10)
 
 
+@pytest.mark.long
 def test_chunks_keep_nothing_but_vectors() -> None:
     """What the graph holds between forward and backward does not grow with what is encoded."""
 
@@ -197,6 +198,7 @@ def test_chunks_keep_nothing_but_vectors() -> None:
 texts = st.sampled_from(["a", "b", "c", "d e"])
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(texts, texts, st.lists(texts, max_size=2)), min_size=1, max_size=6))
 def test_positives_and_equal_texts_are_excluded(rows: list[tuple[str, str, list[str]]]) -> None:
     task = task_of()
