@@ -9,10 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from functools import partial
 from pathlib import Path
 
 import pytest
+
+from bertworks.cli.errors import warnings_in_a_line
+from bertworks.errors import BertworksWarning
 
 from .conftest import CPU, SMALL, World, bertworks, fails, succeeds
 
@@ -415,6 +419,13 @@ def test_little_memory_gives_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     assert says.startswith(
         "warning: less than 256 MB of memory is available to this process; if it ends"
     )
+
+
+def test_equal_warnings_are_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with warnings_in_a_line():
+        for text in ("a.txt:1: odd", "b.txt:1: odd", "a.txt:1: odd"):  # as of a file read twice
+            warnings.warn(text, BertworksWarning, stacklevel=1)
+    assert capsys.readouterr().err == "warning: a.txt:1: odd\nwarning: b.txt:1: odd\n"
 
 
 PanicException = type("PanicException", (BaseException,), {})  # as Rust's libraries raise it

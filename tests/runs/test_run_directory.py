@@ -71,6 +71,15 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     RunDirectory.open(tmp_path / "run", SETTINGS).close()
 
 
+def test_first_setting_that_differs_is_named(tmp_path: Path) -> None:
+    """A run of another task is refused as that, not by a setting that only one of them has."""
+    run = RunDirectory.open(tmp_path / "run", {"task": "pairs", "balance": False, "seed": 1})
+    run.write(STOP)
+    run.close()
+    with pytest.raises(TrainingError, match=r"started with task=pairs, not choice\. Resume"):
+        RunDirectory.open(tmp_path / "run", {"task": "choice", "answer": 3, "seed": 2})
+
+
 @pytest.mark.parametrize("version", [None, "none", RUN_FORMAT + 1])
 def test_run_in_another_format_is_refused(tmp_path: Path, version: object) -> None:
     run = RunDirectory.open(tmp_path / "run", SETTINGS)

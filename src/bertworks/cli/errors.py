@@ -73,15 +73,20 @@ def missing_packages_named(verb: str) -> Iterator[None]:
 
 @contextmanager
 def warnings_in_a_line() -> Iterator[None]:
-    """Within the block, print our warnings as `warning: …`, without their position in the code."""
+    """Within the block, print our warnings as `warning: …`, without their position in the code.
+
+    Equal ones, as of a file that is read twice, are printed once.
+    """
     with warnings.catch_warnings():
         usual = warnings.showwarning
+        printed_texts: set[str] = set()
 
         def show(message: Any, category: Any, *place: Any, **more: Any) -> None:
-            if issubclass(category, BertworksWarning):
-                typer.echo(f"warning: {message}", err=True)
-            else:
+            if not issubclass(category, BertworksWarning):
                 usual(message, category, *place, **more)
+            elif (text := str(message)) not in printed_texts:
+                printed_texts.add(text)
+                typer.echo(f"warning: {text}", err=True)
 
         warnings.showwarning = show
         warnings.simplefilter("always", BertworksWarning)

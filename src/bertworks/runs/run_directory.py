@@ -326,7 +326,7 @@ class RunDirectory:
                 fix="Give another directory, or start again with --overwrite (overwrite=True).",
             )
         existing, now = _flatten(settings), _flatten(tree)
-        for key in sorted(existing.keys() | now.keys()):
+        for key in {**existing, **now}:  # in the file's order: the task, the model, the data, …
             if existing.get(key) != now.get(key) and key.split(".")[0] not in may_change:
                 difference = f"{key}={existing.get(key)}, not {now.get(key)}"
                 if key in resume_checks:
