@@ -11,7 +11,7 @@ import torch
 from sklearn.metrics import classification_report, confusion_matrix
 
 import bertworks as bw
-from bertworks.errors import SettingsError
+from bertworks.errors import BertworksError, SettingsError
 from tests.checkpoints.test_store import tiny
 
 
@@ -276,11 +276,40 @@ def test_evaluation_has_the_results_in_scikit_learns_words():
 
 @pytest.mark.parametrize(
     ("name", "ours"),
-    [("encode", "embed"), ("fit", "finetune"), ("save_pretrained", "save"), ("cuda", "to")],
+    [
+        ("encode", "embed"),
+        ("encode_query", "embed"),
+        ("fit", "finetune"),
+        ("save_pretrained", "save"),
+        ("cuda", "to"),
+    ],
 )
 def test_method_of_another_library_names_ours(name, ours):
     with pytest.raises(AttributeError, match=rf"Model has no '{name}'\. It is called {ours}\b"):
         getattr(tiny(), name)
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        *(("from_pretrained", "load"), ("SentenceTransformer", "load"), ("Trainer", "finetune")),
+        *(("AutoTokenizer", "Tokenizer.load"), ("settings", "describe_settings")),
+    ],
+)
+def test_name_of_another_library_names_ours(name, ours):
+    with pytest.raises(AttributeError, match=rf"attribute '{name}'\. Use bertworks\.{ours}$"):
+        bw.__getattr__(name)  # a module's attribute once a part of the package has this name
+    function = bw
+    for part in ours.split("."):
+        function = getattr(function, part)
+    assert callable(function)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the machine has the device")
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", torch.device("cuda"), "gpu", "cpu:x"])
+def test_device_that_is_not_there_is_an_error(device):
+    with pytest.raises(BertworksError, match=r"no cuda device|unknown device"):
+        tiny().to(device)
 
 
 def test_unknown_method_is_an_attribute_error():

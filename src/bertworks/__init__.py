@@ -9,7 +9,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from .errors import missing_package_error
+from .errors import missing_package_error, suggest_name
 from .utils.threads import limit_spinning
 
 if TYPE_CHECKING:  # for editors and type checkers
@@ -114,7 +114,9 @@ __all__ = ["__version__", *_HOMES]  # noqa: PLE0604
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
-        raise AttributeError(f"module 'bertworks' has no attribute {name!r}")
+        hint = suggest_name(name)
+        advice = "" if hint is None else f". {hint}"
+        raise AttributeError(f"module 'bertworks' has no attribute {name!r}{advice}")
     try:
         return getattr(importlib.import_module(f"{__name__}.{home}"), name)
     except ModuleNotFoundError as error:

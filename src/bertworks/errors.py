@@ -191,6 +191,7 @@ _FIXES_OF_UNKNOWN_SETTINGS: Mapping[str, str] = {
         ("multi_label", "problem_type", "label_separator"),
         "The task multilabel is for rows with any number of labels",
     ),
+    "targets": "Give the words as candidates= (fill_mask)",
     "prompt_name": "Give the prompt's text as prompt=, or is_query=true",
     "load_best_model_at_end": "With dev, the best weights are always kept",
     **dict.fromkeys(
@@ -207,6 +208,7 @@ _FIXES_OF_UNKNOWN_SETTINGS: Mapping[str, str] = {
 
 _OTHER_METHOD_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("encode", "transform", "embed_documents", "embed_query"), "embed"),
+    **dict.fromkeys(("encode_query", "encode_document"), "embed (is_query=true for queries)"),
     **dict.fromkeys(("encode_to", "encode_multi_process"), "embed_to"),
     **dict.fromkeys(("fit", "train", "fine_tune"), "finetune (bertworks.finetune)"),
     **dict.fromkeys(("save_pretrained", "save_to_disk", "push_to_hub"), "save"),
@@ -226,6 +228,22 @@ def suggest_method(name: str) -> str | None:
     """Return a sentence with this package's name for another library's; None if there is none."""
     method = _OTHER_METHOD_NAMES.get(name)
     return None if method is None else f"It is called {method} here"
+
+
+_OTHER_NAMES: Mapping[str, str] = {
+    **dict.fromkeys(("from_pretrained", "pipeline", "SentenceTransformer", "CrossEncoder"), "load"),
+    **dict.fromkeys(("AutoModel", "BertModel", "StaticModel"), "load"),
+    **dict.fromkeys(("AutoTokenizer", "BertTokenizer"), "Tokenizer.load"),
+    **dict.fromkeys(("Trainer", "SentenceTransformerTrainer", "train"), "finetune"),
+    "settings": "describe_settings",
+}
+"""Names at the top of other libraries, and of this one's parts, with functions of ours."""
+
+
+def suggest_name(name: str) -> str | None:
+    """Return a sentence with this package's name for another library's; None if there is none."""
+    ours = _OTHER_NAMES.get(name)
+    return None if ours is None else f"Use bertworks.{ours}"
 
 
 def suggest_setting(name: str, valid: Iterable[str]) -> str:

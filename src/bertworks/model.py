@@ -30,6 +30,7 @@ from .inference.static_vectors import StaticEmbedder, make_embedder
 from .inference.task_model import TaskModel
 from .inference.text_embedding import TextEmbedder
 from .nn.config import EncoderConfig
+from .nn.device import pick_device
 from .nn.encoder import BareEncoder, Encoder
 from .nn.vector_modules import VectorModules
 from .settings.keywords import (
@@ -273,7 +274,12 @@ class Model(TaskModel):
         calibrate(self.network, run)
 
     def to(self, device: torch.device | str) -> Self:
-        """Move the network to a device."""
+        """Move the network to a device.
+
+        Raises:
+            BertworksError: there is no such device.
+        """
+        device = pick_device(device)
         self.network.to(device)
         if self.modules is not None:
             self.modules.to(device)

@@ -28,20 +28,25 @@ def pick_device(name: str | torch.device = "auto") -> torch.device:
     """Return the device with this name; "auto" is CUDA if available, else the CPU.
 
     Raises:
-        BertworksError: the name is not auto, cpu, cuda or mps, or there is no such device.
+        BertworksError: the name is not auto, cpu, cuda, cuda:1, … or mps, or there is no such
+            device.
     """
-    if isinstance(name, torch.device):
-        return name
     if name == "auto":
         return fastest_device()
-    kind = name.partition(":")[0]
-    if kind not in ("cpu", "cuda", "mps"):
+    kind, _, index = str(name).partition(":")
+    is_known = kind in ("cpu", "cuda", "mps") and (not index or index.isdecimal())
+    if not is_known and isinstance(name, str):
         raise BertworksError(f"unknown device {name!r}", fix="Valid: auto, cpu, cuda, mps.")
     missing = (kind == "cuda" and not torch.cuda.is_available()) or (
         kind == "mps" and not torch.backends.mps.is_available()
     )
     if missing:
         raise BertworksError(f"there is no {kind} device on this machine", fix="Use auto or cpu.")
+    if kind == "cuda" and index and int(index) >= (count := torch.cuda.device_count()):
+        raise BertworksError(
+            f"there is no device {name} on this machine",
+            fix=f"It has {count}, counted from cuda:0.",
+        )
     return torch.device(name)
 
 
