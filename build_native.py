@@ -2,10 +2,13 @@
 
     python build_native.py      # the library of a checkout again, after a change of a C file
 
-Without a compiler, or elsewhere than on Linux on x86-64 or ARM64, the package is built without it:
-then inference takes PyTorch's kernels alone (docs/performance.md). Kernels are compiled once for
-each instruction set, and those for the processor are chosen when they run, so one build serves all
-processors of a kind.
+Without a compiler, or elsewhere than on Linux or macOS on x86-64 or ARM64, the package is built
+without it: then inference takes PyTorch's kernels alone (docs/performance.md). Kernels are compiled
+once for each instruction set, and those for the processor are chosen when they run, so one build
+serves all processors of a kind. On macOS the library has been compiled, but has not run.
+
+`CC` is the compiler's command, and `BERTWORKS_MACHINE` the machine that it compiles for, if that is
+another one: a key of `ISAS`, or `none` for a package without native code.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import zlib
 from collections.abc import Sequence
@@ -48,21 +52,28 @@ ISAS = {
     },
 }
 """The instruction sets of each machine, the best one last, and the compiler's flags for each."""
-KERNELS = ("attention_fp32", "embeddings_and_pooling", "layer", "linear")
+KERNELS = ("attention_fp32", "embeddings_and_pooling", "layer", "linear", "mean_of_rows")
 TRAINING = ("attention", "norms_and_losses")
-COMMON = ("dispatch", "mean_of_rows", "threads", "wordpiece")
+COMMON = ("dispatch", "threads", "wordpiece")
+
+
+def target_machine() -> str:
+    """The machine that is compiled for."""
+    machine = os.environ.get("BERTWORKS_MACHINE") or platform.machine()
+    return {"arm64": "aarch64", "AMD64": "x86_64"}.get(machine, machine)
 
 
 def compile_native() -> str | None:
     """Compile the library in its place; returns why it was not compiled, if so."""
     LIBRARY.unlink(missing_ok=True)
-    if sys.platform != "linux" or platform.machine() not in ISAS:
-        return f"it is for Linux on {' and '.join(ISAS)}"
+    machine = target_machine()
+    if sys.platform not in ("linux", "darwin") or machine not in ISAS:
+        return f"it is for Linux and macOS on {' and '.join(ISAS)}"
     compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
     if shutil.which(compiler[0]) is None:
         return f"there is no C compiler: {compiler[0]}"
     unfinished = LIBRARY.with_name(f".native-{os.getpid()}.so")
-    why = link(compiler, platform.machine(), unfinished, ["-shared"])
+    why = link(compiler, machine, unfinished, ["-shared"])
     if why is None:
         unfinished.replace(LIBRARY)
     unfinished.unlink(missing_ok=True)
@@ -79,6 +90,11 @@ def link(
         flags: further flags of the compiler and the linker.
         sources: further files, such as a program that tests the kernels.
     """
+
+    def spell(flag: str) -> str:  # Zig takes names of processors alone
+        is_zig = "ziglang" in compiler
+        return flag.replace("-march=armv8.2-a", "-mcpu=generic") if is_zig else flag
+
     isas = ISAS[machine]
     files = sorted(NATIVE.glob("*.[ch]"))
     checksum = zlib.crc32(b"".join(file.read_bytes() for file in files))
@@ -93,7 +109,7 @@ def link(
     with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor() as pool:
         objects = [f"{directory}/{number}.o" for number in range(len(parts))]
         commands = [
-            [*compiler, *FLAGS, *flags, *part_flags, "-c", str(source), "-o", file]
+            [*compiler, *FLAGS, *flags, *map(spell, part_flags), "-c", str(source), "-o", file]
             for (source, part_flags), file in zip(parts, objects, strict=True)
         ]
         linking = [*compiler, *flags, *objects, "-lm", "-pthread", "-o", str(out)]
@@ -107,7 +123,9 @@ def _run(command: list[str]) -> str | None:
 
 
 def _tag() -> str:
-    return f"py3-none-{sys.platform}_{platform.machine()}"
+    if sys.platform == "linux":
+        return f"py3-none-linux_{target_machine()}"
+    return f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
 
 
 try:

@@ -20,7 +20,7 @@ from bertworks.nn.device import autocast_to
 from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.packed import Packed
 
-# The native kernels need widths that are multiples of 32.
+# The native kernels of training need heads that are multiples of 32.
 SIZES = {
     **{"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 96},
     **{"num_hidden_layers": 2, "hidden_act": "gelu"},

@@ -85,7 +85,7 @@ def test_a_form_computes_what_the_module_does(name):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
-@pytest.mark.parametrize("name", ["bert", "silu", "modernbert"])
+@pytest.mark.parametrize("name", ["tanh", "silu", "modernbert"])
 def test_blocks_of_rows_change_no_bit(name, precision, monkeypatch):
     network, packed = network_of(**GEOMETRIES[name]).eval(), pack(1, 5, 5, 9, 128)
     with torch.inference_mode():
@@ -112,7 +112,7 @@ def test_a_layer_with_parts_of_anothers_is_called_as_it_is():
 
 
 def test_module_does_not_change():
-    network = network_of().train()
+    network = network_of(hidden_act="silu").train()
     old_state = {name: value.clone() for name, value in network.state_dict().items()}
     classes = [type(part) for part in network.modules()]
     form = frozen_form(network, "bf16")

@@ -52,12 +52,29 @@ static float *normals(int64_t count, float scale, float mean) {
     return numbers;
 }
 
-static matrix random_map(int64_t inputs, int64_t outputs, int precision, int has_line) {
-    float *weights = normals(inputs * outputs, 1.5f / sqrtf((float)inputs), 0);
+#define PANEL 32
+
+/* Numbers of which there are `parts`, each of `size` and filled with zeros to whole panels. */
+typedef struct {
+    int64_t parts, size;
+} numbers;
+
+static int64_t padded(int64_t size) { return (size + PANEL - 1) / PANEL * PANEL; }
+
+static int is_padding(numbers of, int64_t at) { return at % padded(of.size) >= of.size; }
+
+static matrix random_map(numbers from, numbers to, int precision, int has_line) {
+    int64_t inputs = from.parts * padded(from.size), outputs = to.parts * padded(to.size);
+    float *weights = normals(inputs * outputs, 1.5f / sqrtf((float)(from.parts * from.size)), 0);
+    for (int64_t at = 0; at < inputs * outputs; at++)
+        if (is_padding(to, at / inputs) || is_padding(from, at % inputs)) weights[at] = 0;
     int is_coded = precision == INT8 || precision == INT8_IN_FP32;
     int64_t bytes = is_coded ? 1 : precision == BF16 ? 2 : 4;
     void *packed = allocate(inputs * outputs * bytes);
-    matrix map = {packed, normals(outputs, 0.1f, 0), inputs, outputs, NULL, NULL, NULL, NULL};
+    float *biases = normals(outputs, 0.1f, 0);
+    for (int64_t at = 0; at < outputs; at++)
+        if (is_padding(to, at)) biases[at] = 0;
+    matrix map = {packed, biases, inputs, outputs, NULL, NULL, NULL, NULL};
     if (!is_coded) {
         bertworks_pack(weights, outputs, inputs * bytes / 4, inputs * 4, precision == BF16, packed, 1);
     } else {
@@ -80,8 +97,11 @@ static matrix random_map(int64_t inputs, int64_t outputs, int precision, int has
         map.scales = scales;
         map.offsets = offsets;
         if (has_line) {
-            map.start = normals(inputs, 3, 0);
-            map.slope = normals(inputs, 5, 30);
+            float *start = normals(inputs, 3, 0), *slope = normals(inputs, 5, 30);
+            for (int64_t at = 0; at < inputs; at++)
+                if (is_padding(from, at)) start[at] = slope[at] = 0;
+            map.start = start;
+            map.slope = slope;
             for (int64_t row = 0; row < outputs; row++) scales[row] /= 30;
         }
     }
@@ -113,8 +133,10 @@ static float worst[16][4];
 static int is_wrong;
 
 static void compare(int precision) {
-    int64_t heads = whole(1, 4), size = 32 * whole(1, 2), width = heads * size;
-    int64_t inner = 32 * whole(1, 9), sequences = whole(1, 4), is_float = precision >= FP32;
+    int64_t heads = whole(1, 4), size = whole(0, 1) ? 32 * whole(1, 2) : whole(1, 100);
+    int64_t width = heads * size, sequences = whole(1, 4), is_float = precision >= FP32;
+    numbers one = {1, width}, of_heads = {heads, size}, all = {3 * heads, size};
+    numbers inner = {1, whole(1, 300)};
     int64_t number_bytes = is_float ? 4 : 2;
     int32_t edges[5] = {0};
     for (int64_t at = 0; at < sequences; at++)
@@ -122,10 +144,10 @@ static void compare(int precision) {
     int64_t tokens = edges[sequences], has_bias = whole(0, 1), has_line = whole(0, 1);
     layer nets[2];
     for (int at = 0; at < 2; at++) {
-        nets[at].query_key_value = random_map(width, 3 * width, precision, (int)has_line);
-        nets[at].output = random_map(width, width, precision, (int)has_line);
-        nets[at].inner = random_map(width, inner, precision, (int)has_line);
-        nets[at].outer = random_map(inner, width, precision, (int)has_line);
+        nets[at].query_key_value = random_map(one, all, precision, (int)has_line);
+        nets[at].output = random_map(of_heads, one, precision, (int)has_line);
+        nets[at].inner = random_map(one, inner, precision, (int)has_line);
+        nets[at].outer = random_map(inner, one, precision, (int)has_line);
         for (int norm = 0; norm < 2; norm++) {
             nets[at].norms[norm][0] = normals(width, 0.2f, 1);
             nets[at].norms[norm][1] = normals(width, 0.1f, 0);
@@ -134,15 +156,16 @@ static void compare(int precision) {
         nets[at].heads = heads;
         nets[at].activation = whole(0, 2);
         nets[at].precision = precision;
+        nets[at].width = width;
     }
-    float *numbers = normals(tokens * width, 1, 0), *bias = normals(heads * 1023, 1, 0);
+    float *states = normals(tokens * width, 1, 0), *bias = normals(heads * 1023, 1, 0);
     char *hidden = allocate(tokens * width * number_bytes);
     char *result = allocate(tokens * width * number_bytes), *other = allocate(tokens * width * number_bytes);
     char *expected = allocate(tokens * width * number_bytes);
-    memcpy(hidden, numbers, (size_t)(is_float ? tokens * width * 4 : 0));
+    memcpy(hidden, states, (size_t)(is_float ? tokens * width * 4 : 0));
     for (int64_t at = 0; !is_float && at < tokens * width; at++) {
         uint32_t bits;
-        memcpy(&bits, numbers + at, 4);
+        memcpy(&bits, states + at, 4);
         ((uint16_t *)hidden)[at] = (uint16_t)(bits >> 16);
     }
     for (int64_t isa = 0; bertworks_isa(isa); isa++) {
@@ -182,7 +205,7 @@ static void compare(int precision) {
         free_map(&nets[at].outer);
         for (int part = 0; part < 4; part++) free((void *)nets[at].norms[part / 2][part % 2]);
     }
-    free(numbers);
+    free(states);
     free(bias);
     free(hidden);
     free(result);

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator
 from math import erfc
 from pathlib import Path
 
@@ -18,14 +17,6 @@ from bertworks.native import library
 PROGRAM = Path(__file__).with_name("compare_kernels.c")
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g"]
 needs_library = pytest.mark.skipif(not library.is_enabled(), reason="no native code")
-
-
-@pytest.fixture
-def instruction_sets() -> Iterator[list[str]]:
-    """The instruction sets of this processor; afterwards the best one is chosen again."""
-    names = library.instruction_sets()
-    yield [name for name in names if not library.library().bertworks_choose(name.encode())]
-    library._choose(library.library())
 
 
 @needs_library

@@ -45,7 +45,7 @@ def count_threads():
 def run(code: str, threads: int = 3) -> str:
     # NumPy's threads are not counted.
     settings = {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", LAYERS + code],
         env={**os.environ, **settings},
         capture_output=True,
@@ -53,8 +53,8 @@ def run(code: str, threads: int = 3) -> str:
         check=False,
         timeout=60,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 def test_a_forked_child_starts_a_pool_of_its_own():

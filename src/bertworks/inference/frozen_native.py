@@ -255,7 +255,7 @@ class _Parts(NamedTuple):
     def from_layer(layer: Layer) -> _Parts | None:
         """Return None if a part is not of the package's classes, such as an adapter.
 
-        Or if its weight is not a parameter, but computed from others (`weight_norm`).
+        Or if its weight or bias is not a parameter, but computed from others (`weight_norm`).
         """
         attention, feed_forward = layer.attention, layer.feed_forward
         if (
@@ -275,7 +275,8 @@ class _Parts(NamedTuple):
         if not (type(first) is LayerNorm and type(second) is LayerNorm):
             return None
         parts = _Parts((inputs, output, intermediate, last), (first, second))
-        has_parameters = all(isinstance(part.weight, nn.Parameter) for part in chain(*parts))
+        tensors = chain.from_iterable((part.weight, part.bias) for part in chain(*parts))
+        has_parameters = all(one is None or isinstance(one, nn.Parameter) for one in tensors)
         return parts if has_parameters else None
 
     def have_shapes_of(self, config: EncoderConfig) -> bool:

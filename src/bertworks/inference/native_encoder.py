@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from ..native.embeddings_and_pooling import NativeEmbeddings, mean_of_sequences
 from ..native.layer import ACTIVATIONS, NativeLayers
-from ..native.library import PANEL
 from ..native.quantization import to_floats
 from ..nn.config import EncoderConfig
 from ..packed import Packed
@@ -135,7 +134,6 @@ def of_unit_length(
 
 def unsupported_part(config: EncoderConfig) -> str | None:
     """What of an encoder native code cannot compute, in words; None if it can compute all."""
-    widths = (config.hidden_size, config.intermediate_size, config.head_size)
     bias = config.score_bias
     checks = {
         f"attention={config.attention}": config.attention == "bidirectional",
@@ -147,7 +145,6 @@ def unsupported_part(config: EncoderConfig) -> str | None:
         "norm_first": not config.norm_first,
         "gated": not config.gated,
         f"hidden_act={config.hidden_act}": config.hidden_act in ACTIVATIONS,
-        f"widths that are no multiples of {PANEL}": all(width % PANEL == 0 for width in widths),
         "local_attention": all(
             config.window(number) is None for number in range(config.num_hidden_layers)
         ),

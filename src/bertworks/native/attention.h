@@ -15,6 +15,7 @@ typedef struct {
     uint32_t below;      /* a weight is dropped if its random number is less */
     float kept;          /* 1 / (1 - dropout) */
     uint64_t seed;       /* of dropout */
+    int64_t padding;     /* how many of a head's numbers are zeros at its end */
 } attention;
 
 /* The seed of a head of the sequence that begins at `start`. Source: Steele et al. (2014). */
@@ -74,7 +75,7 @@ INLINE void attend(const attention *all, int64_t start, int64_t length, int64_t 
     const bf16 *key = query + width, *value = key + width;
     bf16 *keys = (bf16 *)scratch, *values = keys + padded * size, *weights = values + padded * size;
     float *scores = (float *)(weights + most_rows * padded);
-    vfloat scale = f_set(LOG2E / __builtin_sqrtf((float)size));
+    vfloat scale = f_set(LOG2E / __builtin_sqrtf((float)(size - all->padding)));
     vfloat factor = bias ? f_set(1) : scale; /* of scores that have no scale yet */
 #ifdef BERTWORKS_TRAINING
     uint32_t seed = trains ? seed_of(all, start, head) : 0;
@@ -129,7 +130,7 @@ INLINE void attend(const attention *all, int64_t start, int64_t length, int64_t 
 
 static inline int64_t attention_fp32_bytes(int64_t longest, int64_t size) {
     int64_t padded = whole_panels(longest);
-    return (padded * size + longest * size + MOST_ROWS * padded) * 4;
+    return (padded * size + longest * whole_panels(size) + MOST_ROWS * padded) * 4;
 }
 
 SHARED void attend_fp32(const attention_fp32 *of, int64_t sequence, int64_t head, char *scratch) {
@@ -140,15 +141,19 @@ SHARED void attend_fp32(const attention_fp32 *of, int64_t sequence, int64_t head
     const float *key = of->key + first * of->strides[1] + head * size;
     const float *value = of->value + first * of->strides[2] + head * size;
     float *context = of->context + start * width + head * size;
-    float *keys = (float *)scratch, *values = keys + padded * size, *scores = values + length * size;
-    vfloat scale = f_set(LOG2E / __builtin_sqrtf((float)size));
+    float *keys = (float *)scratch, *values = keys + padded * size;
+    float *scores = values + length * whole_panels(size);
+    vfloat scale = f_set(LOG2E / __builtin_sqrtf((float)(size - of->padding)));
     const float *bias = bias_of(of->bias, of->bias_length, head, length - queries);
     vfloat factor = bias ? f_set(1) : scale; /* of scores that have no scale yet */
     pack(key, length, size, of->strides[1] * 4, keys);
     for (int64_t column = 0; column < size; column += PANEL)
-        for (int64_t at = 0; at < length; at++)
-            memcpy(values + column * length + at * PANEL, value + at * of->strides[2] + column,
-                   PANEL * sizeof(float));
+        for (int64_t at = 0; at < length; at++) {
+            float *to = values + column * length + at * PANEL;
+            int64_t count = size - column < PANEL ? size - column : PANEL;
+            memcpy(to, value + at * of->strides[2] + column, count * sizeof(float));
+            memset(to + count, 0, (PANEL - count) * sizeof(float));
+        }
     int64_t tiles = (queries + MOST_ROWS - 1) / MOST_ROWS, row = 0;
     _Alignas(LINE) float sums[MOST_ROWS][PANEL];
     for (int64_t tile = 0; tile < tiles; tile++) {
@@ -173,8 +178,8 @@ SHARED void attend_fp32(const attention_fp32 *of, int64_t sequence, int64_t head
             tiles_fp32(rows, scores, padded * 4, values + column * length, length, sums[0], PANEL);
             for (int64_t r = 0; r < rows; r++)
                 for (int half = 0; half < PANEL; half += LANES)
-                    f_store(context + (row + r) * width + column + half,
-                                     f_mul(f_load(&sums[r][half]), inverse[r]));
+                    store_some(context, (row + r) * width + column + half, size - column - half, 1,
+                               f_mul(f_load(&sums[r][half]), inverse[r]));
         }
         row = end;
     }

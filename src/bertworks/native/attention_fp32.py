@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..packed import Layout
-from .library import PANEL, AttentionFp32, has_kernels, library
+from .library import AttentionFp32, has_kernels, library
 from .score_bias import NativeBias, can_add
 
 
@@ -34,7 +34,6 @@ def can_attend(
             and tensor.stride()[1:] == (head_shape[-1], 1)
             for tensor in (query, key, value)
         )
-        and head_shape[-1] % PANEL == 0
         and can_add(_numbers(bias), key_layout, query.shape[1])
         and layout.num_sequences == key_layout.num_sequences
         and _has_all_tokens(query, layout)

@@ -6,9 +6,12 @@
 
 #include <string.h>
 
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(__x86_64__)
+#include <cpuid.h>
+#ifdef __linux__
 #include <sys/syscall.h>
 #include <unistd.h>
+#endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #elif defined(__aarch64__) && defined(__APPLE__)
@@ -42,17 +45,40 @@ static const instruction_set all[] = {ISAS};
 #define COUNT ((int)(sizeof all / sizeof all[0]))
 
 #if defined(__x86_64__)
-#define HAS(feature) !!__builtin_cpu_supports(feature)
+/* By `cpuid` itself: a compiler's own function is not the same in each of them. */
+enum { EAX, EBX, ECX, EDX };
 
-static int has_avx512(void) {
-    return HAS("avx512f") && HAS("avx512bw") && HAS("avx512vl") && HAS("avx512dq") && HAS("fma");
+static int has_bit(unsigned leaf, unsigned subleaf, int word, int bit) {
+    unsigned words[4];
+    return __get_cpuid_count(leaf, subleaf, &words[EAX], &words[EBX], &words[ECX], &words[EDX]) &&
+           words[word] >> bit & 1;
 }
+
+/* Whether the system saves all of these registers, of which XCR0 has a bit each. */
+static int saves(unsigned registers) {
+    unsigned low, high;
+    if (!has_bit(1, 0, ECX, 27)) return 0; /* OSXSAVE */
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (low & registers) == registers;
+}
+
+static int has_avx2(void) { return saves(0x6) && has_bit(7, 0, EBX, 5) && has_bit(1, 0, ECX, 12); }
+
+/* With F, DQ, BW and VL. */
+static int has_avx512(void) {
+    return has_avx2() && saves(0xe6) && has_bit(7, 0, EBX, 16) && has_bit(7, 0, EBX, 17) &&
+           has_bit(7, 0, EBX, 30) && has_bit(7, 0, EBX, 31);
+}
+
+static int has_vnni(void) { return has_avx512() && has_bit(7, 0, ECX, 11); }
+
+static int has_bf16(void) { return has_vnni() && has_bit(7, 1, EAX, 5); }
 
 /* Whether the processor has AMX and the kernel lets this process use its tiles (ARCH_REQ_XCOMP_PERM
    of XTILEDATA). */
 static int has_amx(void) {
 #ifdef __linux__
-    return HAS("amx-tile") && HAS("amx-int8") && HAS("amx-bf16") &&
+    return has_bf16() && has_bit(7, 0, EDX, 24) && has_bit(7, 0, EDX, 25) && has_bit(7, 0, EDX, 22) &&
            !syscall(SYS_arch_prctl, 0x1023, 18);
 #else
     return 0;
@@ -60,14 +86,12 @@ static int has_amx(void) {
 }
 
 static int is_supported(const char *name) {
-    __builtin_cpu_init();
-    if (!strcmp(name, "avx2")) return HAS("avx2") && HAS("fma");
-    if (!strcmp(name, "avxvnni")) return HAS("avx2") && HAS("fma") && HAS("avxvnni");
+    if (!strcmp(name, "avx2")) return has_avx2();
+    if (!strcmp(name, "avxvnni")) return has_avx2() && has_bit(7, 1, EAX, 4);
     if (!strcmp(name, "avx512")) return has_avx512();
-    if (!strcmp(name, "avx512vnni")) return has_avx512() && HAS("avx512vnni");
-    int has_bf16 = has_avx512() && HAS("avx512vnni") && HAS("avx512bf16");
-    if (!strcmp(name, "avx512bf16")) return has_bf16;
-    if (!strcmp(name, "amx")) return has_bf16 && has_amx();
+    if (!strcmp(name, "avx512vnni")) return has_vnni();
+    if (!strcmp(name, "avx512bf16")) return has_bf16();
+    if (!strcmp(name, "amx")) return has_amx();
     return !strcmp(name, "scalar");
 }
 #elif defined(__aarch64__) && defined(__linux__)
@@ -163,6 +187,12 @@ int bertworks_attention_fp32(const attention_fp32 *of, int64_t threads) {
 void bertworks_linear(const float *x, const float *weight, const float *bias, int64_t rows,
                       int64_t inputs, int64_t outputs, float *result, int64_t threads) {
     isa()->linear(x, weight, bias, rows, inputs, outputs, result, threads);
+}
+
+int bertworks_mean_of_rows(const float *table, int64_t rows, int64_t width, const int32_t *ids,
+                           const int64_t *starts, int64_t texts, int64_t unit, float *means,
+                           int64_t threads) {
+    return isa()->mean_of_rows(table, rows, width, ids, starts, texts, unit, means, threads);
 }
 
 void bertworks_function(const float *x, int64_t count, int64_t function, int64_t is_exact,

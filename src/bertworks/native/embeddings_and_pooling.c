@@ -29,9 +29,9 @@ static void embed_tokens(const void *given, int64_t item, char *scratch) {
             rows[count++] = of->tables[which] + index * width;
         }
         for (int64_t at = 0; at < width; at += LANES) {
-            vfloat x = f_load(rows[0] + at);
+            vfloat x = load_some(rows[0], at, width - at, 1);
             for (int which = 1; which < count; which++)
-                x = f_add(x, f_load(rows[which] + at));
+                x = f_add(x, load_some(rows[which], at, width - at, 1));
             f_store(sum + at, x);
         }
         norm(sum, width, of->norm, of->epsilon, all->result, token * width, of->is_fp32);
@@ -65,7 +65,7 @@ int OF_ISA(embeddings)(const embeddings *of, const int64_t *ids, const int64_t *
     }
     if (tokens < FEW_TOKENS) threads = 1;
     all.result = result;
-    return run_with_scratch(&all.all, of->width * 4, embeddings_work, &all, threads, NULL);
+    return run_with_scratch(&all.all, (of->width + LANES) * 4, embeddings_work, &all, threads, NULL);
 }
 
 typedef struct {
@@ -83,16 +83,16 @@ INLINE void mean_of(const means_job *all, int64_t item, int is_fp32) {
     for (int64_t at = 0; at < width; at += LANES) {
         vfloat sum = f_zero();
         for (int64_t token = start; token < end; token++)
-            sum = f_add(sum, load_number(all->hidden, token * width + at, is_fp32));
+            sum = f_add(sum, load_some(all->hidden, token * width + at, width - at, is_fp32));
         sum = f_div(sum, f_set((float)(end - start)));
         squares = f_fma(sum, sum, squares);
-        f_store(mean + at, sum);
+        store_some(mean, at, width - at, 1, sum);
     }
     if (!all->unit) return;
     float length = __builtin_sqrtf(f_sum(squares));
     vfloat inverse = f_set(length < 1e-12f ? 1e-12f : length); /* NaN stays */
     for (int64_t at = 0; at < width; at += LANES)
-        f_store(mean + at, f_div(f_load(mean + at), inverse));
+        store_some(mean, at, width - at, 1, f_div(load_some(mean, at, width - at, 1), inverse));
 }
 
 static void mean_item(const void *given, int64_t item, char *scratch) {

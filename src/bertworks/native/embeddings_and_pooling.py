@@ -96,7 +96,7 @@ def mean_of_sequences(
     """The mean of each sequence's vectors, in float32; optionally scaled to length 1.
 
     Args:
-        hidden: float32, or the bits of bfloat16 numbers (uint16); the width is a multiple of 16.
+        hidden: float32, or the bits of bfloat16 numbers (uint16).
     """
     assert hidden.flags.c_contiguous
     code = library()

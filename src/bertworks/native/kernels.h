@@ -232,22 +232,45 @@ INLINE void store_number(void *to, int64_t at, int is_float, vfloat x) {
         store_bf16((bf16 *)to + at, x);
 }
 
+/* The same of the first `count` numbers, if that is less than LANES; the others are zeros. */
+INLINE vfloat load_some(const void *from, int64_t at, int64_t count, int is_float) {
+    uint32_t some[LANES] = {0};
+    int64_t bytes = is_float ? 4 : 2;
+    if (count >= LANES) return load_number(from, at, is_float);
+    if (count > 0) memcpy(some, (const char *)from + at * bytes, count * bytes);
+    return load_number(some, 0, is_float);
+}
+
+INLINE void store_some(void *to, int64_t at, int64_t count, int is_float, vfloat x) {
+    uint32_t all[LANES];
+    int64_t bytes = is_float ? 4 : 2;
+    if (count >= LANES) {
+        store_number(to, at, is_float, x);
+    } else if (count > 0) {
+        store_number(all, 0, is_float, x);
+        memcpy((char *)to + at * bytes, all, count * bytes);
+    }
+}
+
 /* The norm of a row, with its scale and shift, as numbers from `place` on. */
 INLINE void norm(const float *x, int64_t width, const float *const weights[2], float epsilon,
                  void *to, int64_t place, int is_float) {
     vfloat total = f_zero(), squares = f_zero();
-    for (int64_t at = 0; at < width; at += LANES) total = f_add(total, f_load(x + at));
+    for (int64_t at = 0; at < width; at += LANES)
+        total = f_add(total, load_some(x, at, width - at, 1));
     vfloat mean = f_set(f_sum(total) / width);
     for (int64_t at = 0; at < width; at += LANES) {
-        vfloat d = f_sub(f_load(x + at), mean);
+        vfloat d = f_sub(load_some(x, at, width - at, 1), mean);
+        if (width - at < LANES) d = f_keep(before(at, width), d);
         squares = f_fma(d, d, squares);
     }
     float variance = f_sum(squares) / width + epsilon;
     vfloat inverse = f_set(1 / __builtin_sqrtf(variance));
     for (int64_t at = 0; at < width; at += LANES) {
-        vfloat d = f_mul(f_sub(f_load(x + at), mean), inverse);
-        vfloat scale = f_load(weights[0] + at), shift = f_load(weights[1] + at);
-        store_number(to, place + at, is_float, f_fma(d, scale, shift));
+        vfloat d = f_mul(f_sub(load_some(x, at, width - at, 1), mean), inverse);
+        vfloat scale = load_some(weights[0], at, width - at, 1);
+        vfloat shift = load_some(weights[1], at, width - at, 1);
+        store_some(to, place + at, width - at, is_float, f_fma(d, scale, shift));
     }
 }
 

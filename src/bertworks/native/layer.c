@@ -18,7 +18,8 @@ typedef struct {
     team all;
     const layer *net;
     const int32_t *edges; /* of the sequences of this batch */
-    int64_t sequences, rows, width;
+    int64_t sequences, rows;
+    int64_t width, widths_of_heads; /* of hidden states and of all heads, in whole panels */
     const float *bias; /* null, or the numbers of `bias_of` */
     int64_t bias_length;
     const void *hidden; /* these have the numbers of `has_floats` */
@@ -152,16 +153,18 @@ static void attend_item(const void *given, int64_t item, char *scratch) {
     int64_t heads = all->net->heads, sequence = item / heads, head = item % heads;
     int64_t start = all->edges[sequence] - all->edges[0];
     int64_t length = all->edges[sequence + 1] - all->edges[sequence];
-    int64_t width = all->width, size = width / heads;
+    int64_t width = all->widths_of_heads, size = width / heads;
+    int64_t padding = size - all->net->width / heads;
     if (has_floats(all->net->precision)) {
         const float *qkv = all->qkv;
         int32_t edges[2] = {(int32_t)start, (int32_t)(start + length)};
         attention_fp32 of = {qkv, qkv + width, qkv + 2 * width, {3 * width, 3 * width, 3 * width},
                              all->context, edges, edges, 1, heads, size, all->bias,
-                             all->bias_length};
+                             all->bias_length, padding};
         attend_fp32(&of, 0, head, scratch);
     } else {
-        attention of = {.qkv = all->qkv, .context = all->context, .heads = heads, .size = size};
+        attention of = {.qkv = all->qkv, .context = all->context, .heads = heads, .size = size,
+                        .padding = padding};
         attend(&of, start, length, head, 0, bias_of(all->bias, all->bias_length, head, 0), scratch);
     }
 }
@@ -175,7 +178,7 @@ static int64_t row_items(const job *all) { return (all->rows + ROWS_AT_ONCE - 1)
 INLINE void normalize(const job *all, int64_t item, int which, void *to) {
     int64_t width = all->width, first = item * ROWS_AT_ONCE;
     for (int64_t r = first; r < first + ROWS_AT_ONCE && r < all->rows; r++)
-        norm(all->sums + r * width, width, all->net->norms[which], all->net->epsilon[which], to,
+        norm(all->sums + r * width, all->net->width, all->net->norms[which], all->net->epsilon[which], to,
              r * width, has_floats(all->net->precision));
 }
 
@@ -288,44 +291,64 @@ static int64_t end_of_batch(const int32_t *edges, int64_t sequences, int64_t fir
     return end;
 }
 
+/* Copy rows to shorter ones, or to longer ones, which are filled with zeros. */
+static void copy_rows(const char *from, int64_t bytes_from, char *to, int64_t bytes_to,
+                      int64_t rows) {
+    int64_t bytes = bytes_from < bytes_to ? bytes_from : bytes_to;
+    for (int64_t row = 0; row < rows; row++, from += bytes_from, to += bytes_to) {
+        memcpy(to, from, bytes);
+        memset(to + bytes, 0, bytes_to - bytes);
+    }
+}
+
 int OF_ISA(layers)(const layer *nets, int64_t layers, const void *hidden, void *result,
                    const int32_t *edges, int64_t sequences, const float *bias,
                    int64_t bias_length, int64_t threads) {
     int64_t width = nets->output.outputs, inner = nets->inner.outputs, rows = 0, end;
+    int64_t heads = nets->output.inputs, is_padded = width > nets->width;
     int64_t widest = inner > width ? inner : width, number = bytes_of_numbers(nets->precision);
-    int64_t bytes_of_row = number * (3 * width + width + width + inner) + 4 * width + 4 + widest;
+    int64_t bytes_of_row = number * (3 * heads + heads + width + inner) + 4 * width + 4;
+    if (heads > widest) widest = heads;
+    bytes_of_row += widest + (is_padded ? number * width : 0);
     int64_t most = BATCH_BYTES / bytes_of_row, longest = longest_of(edges, sequences);
     for (int64_t first = 0; first < sequences; first = end) {
         end = end_of_batch(edges, sequences, first, most);
         if (edges[end] - edges[first] > rows) rows = edges[end] - edges[first];
     }
-    job all = {.width = width, .bias = bias, .bias_length = bias_length};
+    job all = {.width = width, .widths_of_heads = heads, .bias = bias, .bias_length = bias_length};
     all.all.scratch_bytes = has_floats(nets->precision)
-                                ? attention_fp32_bytes(longest, width / nets->heads)
-                                : attention_bytes(longest, width / nets->heads);
+                                ? attention_fp32_bytes(longest, heads / nets->heads)
+                                : attention_bytes(longest, heads / nets->heads);
     all.all.scratch_bytes = (all.all.scratch_bytes + LINE - 1) / LINE * LINE;
     int64_t bytes = rows * bytes_of_row + threads * all.all.scratch_bytes + 16 * LINE;
     char *memory = aligned_alloc(LINE, bytes / LINE * LINE), *free_from = memory;
     if (!memory) return 1;
-    all.qkv = take(&free_from, rows * 3 * width * number);
-    all.context = take(&free_from, rows * width * number);
+    all.qkv = take(&free_from, rows * 3 * heads * number);
+    all.context = take(&free_from, rows * heads * number);
     all.middle = take(&free_from, rows * width * number);
     all.between = take(&free_from, rows * inner * number);
     all.sums = (float *)take(&free_from, rows * width * 4);
     all.ranges = (float *)take(&free_from, rows * 4);
     all.codes = (uint8_t *)take(&free_from, rows * widest);
+    char *padded = take(&free_from, is_padded ? rows * width * number : 0);
+    if (is_padded) memset(all.middle, 0, rows * width * number); /* norms write no padding */
     all.all.scratch = take(&free_from, threads * all.all.scratch_bytes);
     for (int64_t first = 0; first < sequences; first = end) {
         end = end_of_batch(edges, sequences, first, most);
         all.edges = edges + first;
         all.sequences = end - first;
         all.rows = edges[end] - edges[first];
-        all.hidden = (const char *)hidden + edges[first] * width * number;
-        all.result = (char *)result + edges[first] * width * number;
+        int64_t bytes_of_state = nets->width * number, place = edges[first] * bytes_of_state;
+        all.hidden = is_padded ? padded : (const char *)hidden + place;
+        all.result = is_padded ? padded : (char *)result + place;
+        if (is_padded)
+            copy_rows((const char *)hidden + place, bytes_of_state, padded, width * number, all.rows);
         for (all.net = nets; all.net < nets + layers; all.net++) {
             run_team(&all.all, layer_work, &all, threads, NULL);
             all.hidden = all.result; /* in place: written after all of it was read */
         }
+        if (is_padded)
+            copy_rows(padded, width * number, (char *)result + place, bytes_of_state, all.rows);
     }
     free(memory);
     return 0;

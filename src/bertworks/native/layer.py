@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from ctypes import c_float, c_void_p
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,8 @@ NORMS = ("attention_norm", "feed_forward_norm")
 """The names of a layer's maps and norms, in the order of layer.c."""
 
 Arrays = Mapping[str, NDArray[Any]]
+Parts: TypeAlias = tuple[int, int]
+"""Of how many equal parts the outputs and the inputs of a map are, such as those of heads."""
 
 
 class FixedCodes(NamedTuple):
@@ -42,7 +44,11 @@ class FixedCodes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class NativeMap:
-    """The weights of a linear map, packed for the kernels."""
+    """The weights of a linear map, packed for the kernels.
+
+    Inputs and outputs are filled with zeros to whole panels: all together, or each of the equal
+    parts that `Parts` counts, which then begins with a panel.
+    """
 
     packed: NDArray[Any]
     bias: Float[np.ndarray, " outputs"]
@@ -53,7 +59,9 @@ class NativeMap:
     slope: Float[np.ndarray, " inputs"] | None = None
 
     @staticmethod
-    def from_weight(weight: NDArray[Any], bias: NDArray[Any], *, fp32: bool = False) -> NativeMap:
+    def from_weight(
+        weight: NDArray[Any], bias: NDArray[Any], parts: Parts = (1, 1), *, fp32: bool = False
+    ) -> NativeMap:
         """A map with products of bfloat16 or float32 numbers.
 
         Args:
@@ -62,11 +70,16 @@ class NativeMap:
             fp32: whether products are of float32 numbers.
         """
         rows = weight if weight.dtype == np.uint16 and not fp32 else to_floats(weight)
-        return NativeMap(_pack(rows, group=1 if fp32 else 2), _copy(bias), weight.shape[1])
+        rows = _pad_matrix(rows, parts)
+        packed = _pack(rows, group=1 if fp32 else 2)
+        return NativeMap(packed, _pad(to_floats(bias), parts[0]), rows.shape[1])
 
     @staticmethod
     def from_eight_bits(
-        weight: NDArray[Any], bias: NDArray[Any], codes: FixedCodes | None = None
+        weight: NDArray[Any],
+        bias: NDArray[Any],
+        codes: FixedCodes | None = None,
+        parts: Parts = (1, 1),
     ) -> NativeMap:
         """A map with 8-bit products.
 
@@ -77,10 +90,10 @@ class NativeMap:
         """
         weight = to_floats(weight)
         if codes is None:
-            return NativeMap.from_codes(*quantize_rows(weight), bias)
+            return NativeMap.from_codes(*quantize_rows(weight), bias, parts=parts)
         rows, scales = quantize_rows(weight * codes.steps)
         shift = to_floats(bias) + codes.shift
-        return NativeMap.from_codes(rows, scales, shift, (codes.start, codes.slope))
+        return NativeMap.from_codes(rows, scales, shift, (codes.start, codes.slope), parts)
 
     @staticmethod
     def from_codes(
@@ -88,6 +101,7 @@ class NativeMap:
         scales: Float[np.ndarray, " outputs"],
         bias: NDArray[Any],
         line: tuple[Float[np.ndarray, " inputs"], Float[np.ndarray, " inputs"]] | None = None,
+        parts: Parts = (1, 1),
     ) -> NativeMap:
         """A map with 8-bit products.
 
@@ -96,12 +110,13 @@ class NativeMap:
             line: start and slope: the code of an input `x` is `start + slope · x`; if omitted, the
                 scale of each row of inputs is computed when needed.
         """
-        start, slope = (None, None) if line is None else map(_copy, line)
+        codes = _pad_matrix(codes, parts)
+        start, slope = (None, None) if line is None else (_pad(one, parts[1]) for one in line)
         return NativeMap(
             _pack(codes, group=4),
-            _copy(bias),
+            _pad(to_floats(bias), parts[0]),
             codes.shape[1],
-            _copy(scales),
+            _pad(scales, parts[0]),
             (128 * codes.sum(1, dtype=np.int64)).astype(np.int32),
             start,
             slope,
@@ -150,6 +165,7 @@ class NativeLayer:
             heads,
             ACTIVATIONS[activation],
             (maps[0].scales is not None) + 2 * fp32,  # a `precision` of native.h
+            len(self._norms[0]),
         )
         self.dtype = np.dtype(np.float32 if fp32 else np.uint16)
 
@@ -178,14 +194,15 @@ class NativeLayer:
             width = len(arrays[f"{name}.weight"])
             return arrays.get(f"{name}.bias", np.zeros(width, np.float32))
 
-        def make_map(name: str) -> NativeMap:
+        def make_map(name: str, parts: Parts) -> NativeMap:
             weight, bias = arrays[f"{name}.weight"], bias_of(name)
             if int8:
-                return NativeMap.from_eight_bits(weight, bias, (codes or {}).get(name))
-            return NativeMap.from_weight(weight, bias, fp32=fp32)
+                return NativeMap.from_eight_bits(weight, bias, (codes or {}).get(name), parts)
+            return NativeMap.from_weight(weight, bias, parts, fp32=fp32)
 
         norms = [(arrays[f"{name}.weight"], bias_of(name)) for name in NORMS]
-        maps = [*map(make_map, MAPS)]
+        parts_of_maps = ((3 * heads, 1), (1, heads), (1, 1), (1, 1))
+        maps = [*map(make_map, MAPS, parts_of_maps)]
         return NativeLayer(maps, norms, epsilons, heads, activation, fp32=fp32)
 
 
@@ -263,6 +280,23 @@ def _pack(rows: NDArray[Any], group: int) -> NDArray[Any]:
         num_threads(),
     )
     return packed
+
+
+def _pad(values: NDArray[Any], parts: int, axis: int = 0) -> NDArray[Any]:
+    """A copy with zeros after each of several equal parts, so that these are whole panels."""
+    size = values.shape[axis] // parts
+    shape = (*values.shape[:axis], parts, size, *values.shape[axis + 1 :])
+    zeros = [(0, 0)] * len(shape)
+    zeros[axis + 1] = (0, -size % PANEL)
+    padded = np.pad(values.reshape(shape), zeros)
+    return padded.reshape(*values.shape[:axis], -1, *values.shape[axis + 1 :])
+
+
+def _pad_matrix(rows: NDArray[Any], parts: Parts) -> NDArray[Any]:
+    for axis, count in enumerate(parts):
+        if rows.shape[axis] // count % PANEL:  # otherwise it is large, and not copied
+            rows = _pad(rows, count, axis)
+    return rows
 
 
 def _copy(values: NDArray[Any]) -> NDArray[np.float32]:

@@ -37,7 +37,7 @@ from ..errors import SettingsError
 
 SOURCES = sorted(Path(__file__).parent.glob("*.[ch]"))
 LIBRARY = Path(__file__).with_name("native.so")
-PANEL = 32  # outputs computed together: widths and head sizes are multiples of it
+PANEL = 32  # outputs computed together
 
 _LINE = 64  # bytes of a cache line
 _BITS = {"bf16": 1, "int8": 2, "fp32": 4, "training": 8}  # of `bertworks_kernels`
@@ -114,6 +114,7 @@ class Layer(Structure):
         ("heads", c_int64),
         ("activation", c_int64),
         ("precision", c_int64),
+        ("width", c_int64),
     )
 
 
@@ -144,6 +145,7 @@ class Attention(Structure):
         ("below", c_uint32),
         ("kept", c_float),
         ("seed", c_uint64),
+        ("padding", c_int64),
     )
 
 
@@ -157,6 +159,7 @@ class AttentionFp32(Structure):
         *((name, c_int64) for name in ("sequences", "heads", "size")),
         ("bias", c_void_p),
         ("bias_length", c_int64),
+        ("padding", c_int64),
     )
 
 

@@ -1,6 +1,8 @@
 /* Means of rows of a table: the vectors of texts of a static model. */
 
+#include "native.h"
 #include "threads.h"
+#include "vectors.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -20,14 +22,7 @@ typedef struct {
     atomic_long next;
 } mean_job;
 
-/* Wider vectors where the processor has them. */
-#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__)
-#define FOR_EACH_PROCESSOR __attribute__((target_clones("default", "avx2", "avx512f")))
-#else
-#define FOR_EACH_PROCESSOR
-#endif
-
-FOR_EACH_PROCESSOR static void mean_of_text(const mean_job *all, int64_t text) {
+static void mean_of_text(const mean_job *all, int64_t text) {
     int64_t width = all->width, start = all->starts[text], end = all->starts[text + 1];
     float *restrict mean = all->means + text * width;
     float squares[BLOCK] = {0}, total = 0, count = end > start ? (float)(end - start) : 1;
@@ -60,12 +55,9 @@ static void mean_work(void *given) {
             mean_of_text(all, text);
 }
 
-/* The mean of each text's rows, [texts, width]; zero for a text without rows; with `unit`, of
-   length 1. Text `i` has the rows `ids[starts[i]]` up to `ids[starts[i + 1]]`. Returns 0; 1 if
-   an id is not in the table of `rows` rows. */
-int bertworks_mean_of_rows(const float *table, int64_t rows, int64_t width, const int32_t *ids,
-                           const int64_t *starts, int64_t texts, int64_t unit, float *means,
-                           int64_t threads) {
+int OF_ISA(mean_of_rows)(const float *table, int64_t rows, int64_t width, const int32_t *ids,
+                         const int64_t *starts, int64_t texts, int64_t unit, float *means,
+                         int64_t threads) {
     mean_job all = {.table = table, .width = width, .ids = ids, .starts = starts};
     all.texts = texts;
     all.unit = unit;

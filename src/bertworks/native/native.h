@@ -21,12 +21,16 @@ typedef struct {
     const float *start, *slope; /* code of an input x: start + slope · x; null: by row's range */
 } matrix;
 
+/* The inputs and outputs of maps are whole panels: hidden states, each head, and the inner states of
+   the feed-forward layer are filled with zeros. So all numbers that follow from them are zeros, and
+   only norms and the scale of scores need the width without them. */
 typedef struct {
     matrix query_key_value, output, inner, outer;
     const float *norms[2][2]; /* scale and shift of each norm */
     float epsilon[2];
     int64_t heads, activation;
     int64_t precision;
+    int64_t width; /* of hidden states; a head's size is a part of it */
 } layer;
 
 enum { WORD, POSITION, TYPE, TABLES };
@@ -49,6 +53,7 @@ typedef struct {
     int64_t sequences, heads, size;
     const float *bias; /* null, or the numbers of `bias_of` */
     int64_t bias_length;
+    int64_t padding; /* how many of a head's numbers are zeros at its end */
 } attention_fp32;
 
 /* Run a stack of layers with the same geometry and precision on `hidden`; `result` is the output of
@@ -82,6 +87,13 @@ typedef int attention_fp32_fn(const attention_fp32 *of, int64_t threads);
 typedef void linear_fn(const float *x, const float *weight, const float *bias, int64_t rows,
                        int64_t inputs, int64_t outputs, float *result, int64_t threads);
 
+/* The mean of each text's rows, [texts, width]; zero for a text without rows; with `unit`, of
+   length 1. Text `i` has the rows `ids[starts[i]]` up to `ids[starts[i + 1]]`. Returns 0; 1 if
+   an id is not in the table of `rows` rows. */
+typedef int mean_of_rows_fn(const float *table, int64_t rows, int64_t width, const int32_t *ids,
+                            const int64_t *starts, int64_t texts, int64_t unit, float *means,
+                            int64_t threads);
+
 /* `function` of a layer's activation or the like, number by number, for tests: 0 and on, the
    activations; 3, 2 to the power of x. */
 typedef void function_fn(const float *x, int64_t count, int64_t function, int64_t is_exact,
@@ -89,7 +101,7 @@ typedef void function_fn(const float *x, int64_t count, int64_t function, int64_
 
 #define FOR_EACH_FUNCTION(DO, isa)                                                                 \
     DO(layers, isa) DO(embeddings, isa) DO(means, isa) DO(means_fp32, isa) DO(pack, isa)           \
-    DO(attention_fp32, isa) DO(linear, isa) DO(function, isa)
+    DO(attention_fp32, isa) DO(linear, isa) DO(mean_of_rows, isa) DO(function, isa)
 
 typedef means_fn means_fp32_fn;
 

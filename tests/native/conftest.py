@@ -1,0 +1,17 @@
+"""What tests of native code share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from bertworks.native import library
+
+
+@pytest.fixture
+def instruction_sets() -> Iterator[list[str]]:
+    """The instruction sets of this processor; afterwards the best one is chosen again."""
+    names = library.instruction_sets()
+    yield [name for name in names if not library.library().bertworks_choose(name.encode())]
+    library._choose(library.library())
