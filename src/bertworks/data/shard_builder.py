@@ -42,6 +42,11 @@ class TextBatch:
     digest: str  # of all documents
     bytes_read: int  # how many bytes of the corpus's files were read for it
 
+    @property
+    def job_digest(self) -> str:
+        """The digest of all documents: a shard belongs to one part."""
+        return self.digest
+
 
 def batches(
     documents: Iterable[Document], shard_bytes: int, counts: ReadCounts

@@ -72,7 +72,7 @@ def _merge_files(parts: Sequence[Path], out: Path, *, overwrite: bool) -> Writte
                 return result
             raise exists_error(out)
         with atomic_write(out) as new:
-            _format_of(out, first).join(paths, new, rows)
+            _format_of(out, first).join({path: manifests[path] for path in paths}, new, rows)
             # Written before the file gets its name: a manifest without its file is ignored.
             replace(
                 first,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from io import BytesIO
@@ -21,7 +21,7 @@ from ..utils.lazy_module import LazyModule
 from ..utils.memory import is_memory_short
 from .token_features import Features
 from .token_vectors import read_parts, write_token_vectors
-from .window_files import AppendableFormat, FileFormat
+from .window_files import AppendableFormat, FileFormat, OutputManifest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,8 +87,8 @@ class Parquet(VectorFormat):
             self._write(pa.ipc.open_stream(stream), new, rows)
             yield new
 
-    def join(self, parts: Sequence[Path], out: Path, rows: int) -> None:
-        self._write((batch for part in parts for batch in _row_groups(part)), out, rows)
+    def join(self, parts: Mapping[Path, OutputManifest], out: Path, rows: int) -> None:
+        self._write(_join_row_groups(parts), out, rows)
 
     def _write(self, batches: Iterable[Any], out: Path, rows: int) -> None:
         del rows
@@ -120,6 +120,21 @@ class TokenParquet(Parquet):
             pa.array(vectors.spans[:, 1]),
             self.lists(vectors.vectors),
         )
+
+
+def _join_row_groups(parts: Mapping[Path, OutputManifest]) -> Iterator[Any]:
+    """Yield the row groups of all parts; those of a window that was cut are one again."""
+    group = None
+    for path, manifest in parts.items():
+        for number, next_group in enumerate(_row_groups(path)):
+            if group is not None and manifest.continues_window and number == 0:
+                group = pa.concat_batches([group, next_group])
+            else:
+                if group is not None:
+                    yield group
+                group = next_group
+    if group is not None:
+        yield group
 
 
 def _row_groups(path: Path) -> Iterator[Any]:
@@ -158,7 +173,7 @@ class SparseParquet(Parquet):
 class Npz(SparseParquet):
     """SciPy's format of a sparse matrix; the unfinished file is an Arrow stream."""
 
-    def join(self, parts: Sequence[Path], out: Path, rows: int) -> None:
+    def join(self, parts: Mapping[Path, OutputManifest], out: Path, rows: int) -> None:
         del rows
         sparse = _import_sparse()
         matrices = [sparse.load_npz(part) for part in parts]
@@ -203,7 +218,7 @@ class MatrixParquet(Parquet):
 class MatrixSafetensors(MatrixParquet):
     """The format of `token_vectors.py`; the unfinished file is an Arrow stream."""
 
-    def join(self, parts: Sequence[Path], out: Path, rows: int) -> None:
+    def join(self, parts: Mapping[Path, OutputManifest], out: Path, rows: int) -> None:
         write_token_vectors(out, self.width, rows, read_parts(parts))
 
     def _write(self, batches: Iterable[Any], out: Path, rows: int) -> None:

@@ -15,11 +15,12 @@ import hashlib
 import json
 import shutil
 from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, Self, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
@@ -57,8 +58,25 @@ class RowWindow(Generic[T]):
 
     number: int  # from 0
     start: int  # the number of its first row
-    digest: str
+    job_digest: str  # of the rows in all parts of the job
     rows: Sequence[T]
+    piece: range | None = None  # the numbers of the rows within the window, if it is cut
+
+    @property
+    def digest(self) -> str:
+        """A digest of its rows."""
+        if self.piece is None:
+            return self.job_digest
+        return f"{self.job_digest}[{self.piece.start}:{self.piece.stop}]"
+
+    def cut(self, rows: range) -> Self:
+        """Return the window with only those of its rows whose numbers in the job are in `rows`."""
+        first = max(rows.start - self.start, 0)
+        last = max(min(rows.stop - self.start, len(self.rows)), first)
+        if (first, last) == (0, len(self.rows)):
+            return self
+        piece = range(first, last)
+        return replace(self, start=self.start + first, rows=self.rows[first:last], piece=piece)
 
 
 class RowsRecord(WindowRecord):
@@ -93,7 +111,7 @@ class FileFormat(ABC):
         """Make the finished file, renamed to `out` on exit; if interrupted, it can be repeated."""
 
     @abstractmethod
-    def join(self, parts: Sequence[Path], out: Path, rows: int) -> None:
+    def join(self, parts: Mapping[Path, OutputManifest], out: Path, rows: int) -> None:
         """Join finished files, in their order; they have `rows` rows in total."""
 
 
@@ -111,7 +129,7 @@ class AppendableFormat(FileFormat):
         yield part
         rename_durably(part, out)
 
-    def join(self, parts: Sequence[Path], out: Path, rows: int) -> None:
+    def join(self, parts: Mapping[Path, OutputManifest], out: Path, rows: int) -> None:
         head = self.head(rows)
         with out.open("wb") as whole:
             whole.write(head)
@@ -135,6 +153,7 @@ class OutputManifest:
     size: int  # the bytes of the file
     sha256: str  # of the file
     part: str | None = None  # which part of all texts this is (`I/N`)
+    continues_window: bool = False  # whether its first rows belong to the part before's last window
     format_version: int = FORMAT_VERSION  # of this manifest
 
     @classmethod
@@ -254,6 +273,39 @@ def row_windows(
         start += len(rows)
 
 
+class _Share(NamedTuple):
+    """The rows of one part of a job.
+
+    Attributes:
+        rows: their numbers; every part has the same number of rows, or one more.
+        numbers: the windows that they are in.
+        continues_window: whether the first of them is not the first of a window.
+        text: the digest of all rows of the job.
+    """
+
+    rows: range
+    numbers: range
+    continues_window: bool
+    text: str
+
+    @classmethod
+    def of_part(cls, part: Part, windows: Iterable[RowWindow[Any]]) -> Self:
+        """Read all windows, and return a part's share of their rows."""
+        digests, ends, num_rows = [], [], 0
+        for window in windows:
+            digests.append(window.job_digest)
+            num_rows += len(window.rows)
+            ends.append(num_rows)
+        rows = part.range_of(num_rows)
+        numbers = range(bisect_right(ends, rows.start), bisect_left(ends, rows.stop) + 1)
+        continues_window = bool(rows) and rows.start not in (0, *ends)
+        return cls(rows, numbers if rows else range(0), continues_window, digest_windows(digests))
+
+    def cut(self, windows: Iterable[RowWindow[T]]) -> Iterator[RowWindow[T]]:
+        """Yield all windows, with only the rows of the share."""
+        return (window.cut(self.rows) for window in windows)
+
+
 @dataclass(frozen=True)
 class FileJob(Generic[T]):
     """What a file is made of, and how.
@@ -290,16 +342,16 @@ class FileJob(Generic[T]):
             OutputError: the file exists and another job wrote it, cannot be written, or another
                 process is writing it.
         """
-        out, numbers, text = self.out, None, None
+        out, share = self.out, None
         check_inputs(out, self.inputs)
         if self.part is not None:
-            digests = [window.digest for window in self.windows()]
-            numbers, text = Part.parse(self.part).range_of(len(digests)), digest_windows(digests)
+            share = _Share.of_part(Part.parse(self.part), self.windows())
+        text = None if share is None else share.text
         settings = job_settings(self._plain_provenance, self.part, text)
         if not out.exists():
             with locked_output(out, self.inputs), writing(out):
                 if not out.exists():
-                    return self._make(settings, numbers, report)
+                    return self._make(settings, share, report)
         return self._check_finished(settings, text)
 
     @property
@@ -311,29 +363,34 @@ class FileJob(Generic[T]):
     def _make(
         self,
         settings: Mapping[str, Any],
-        numbers: range | None,
+        share: _Share | None,
         report: Callable[[RowsRecord, bool], None],
     ) -> OutputManifest:
+        """Make the file of all rows, or of the rows of a part."""
         out, part = self.out, _part_path(self.out)
         manifest_path(out).unlink(missing_ok=True)  # of a file that was removed
         with Journal(journal_path(out), RowsRecord) as journal:
             job = ResumableJob[RowWindow[T], RowsRecord].resume(journal, settings, out)
             try:
                 with FileWithWindows(part, self.format.head()) as store:
-                    windows = self.windows()
+                    windows, numbers = self.windows(), None
+                    if share is not None:
+                        windows, numbers = share.cut(windows), share.numbers
                     job.run(windows, self.make, store, report, self.workers, numbers=numbers)
                     store.finish()
-                if not job.records and numbers is None and self.width:
+                if not job.records and share is None and self.width:
                     raise DataError("there are no texts")
-                if numbers is not None and job.digest != settings[TEXTS]:  # were changed meanwhile
+                if share is not None and job.digest != settings[TEXTS]:  # were changed meanwhile
                     raise other_job_error("other texts", out)
-                return self._finish(list(job.records.values()), job.digest)
+                return self._finish(list(job.records.values()), job.digest, share)
             finally:
                 if not (job.records or job.superfluous_records) or out.exists():
                     part.unlink(missing_ok=True)
                     journal.remove()
 
-    def _finish(self, records: Sequence[RowsRecord], text: str) -> OutputManifest:
+    def _finish(
+        self, records: Sequence[RowsRecord], text: str, share: _Share | None
+    ) -> OutputManifest:
         """Make the finished file of all windows.
 
         The manifest is written before the file gets its name, so that damage in between is
@@ -350,6 +407,7 @@ class FileJob(Generic[T]):
                 size=new.stat().st_size,
                 sha256=sha256_of(new),
                 part=self.part,
+                continues_window=share is not None and share.continues_window,
             )
             manifest.write(self.out)
         return manifest

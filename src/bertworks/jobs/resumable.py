@@ -34,6 +34,10 @@ class Window(Protocol):
     def digest(self) -> str:
         """A digest of its texts."""
 
+    @property
+    def job_digest(self) -> str:
+        """The digest of its texts and of those that other parts of the job make of this window."""
+
 
 WindowT = TypeVar("WindowT", bound=Window)
 RecordT_contra = TypeVar("RecordT_contra", bound=WindowRecord, contravariant=True)
@@ -145,7 +149,7 @@ class ResumableJob(Generic[WindowT, RecordT]):
         """
         is_first = True
         for window in windows:
-            self._digests.append(window.digest)
+            self._digests.append(window.job_digest)
             if numbers is not None and window.number not in numbers:
                 continue
             earlier_record = self.superfluous_records.pop(window.number, None)
