@@ -84,14 +84,14 @@ class NativeNetwork:
         """Yield the weights in float32, with the names of a network's encoder, in their order."""
         prefix = f"{POOLER}."
         pooler = [name for name in self._heads if with_pooler and name.startswith(prefix)]
-        for name, array in self._named([name for name, _ in _shapes(self.config)] + pooler):
+        for name, array in self._read_all([name for name, _ in _shapes(self.config)] + pooler):
             yield name.removeprefix("encoder."), array
 
     def all_named_arrays(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
         """Yield the weights of encoder and heads in float32, with a network's names, in order."""
-        return self._named([*(name for name, _ in _shapes(self.config)), *self._heads])
+        return self._read_all([*(name for name, _ in _shapes(self.config)), *self._heads])
 
-    def _named(self, names: Iterable[str]) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    def _read_all(self, names: Iterable[str]) -> Iterator[tuple[str, NDArray[np.float32]]]:
         heads, weights = self._heads, self._weights
         with weights.unchanged_files():
             for name in sorted(names):

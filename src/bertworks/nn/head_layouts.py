@@ -152,8 +152,8 @@ def classification_layout(
     if kind == "norm":
         transform = transform_steps(config, size)
     elif kind in activations:
-        before: HeadLayout = () if kind in ("relu", "context") else (DropOut(),)
-        transform = (*before, LinearMap("transform", size, size), Activate(activations[kind]))
+        dropout: HeadLayout = () if kind in ("relu", "context") else (DropOut(),)
+        transform = (*dropout, LinearMap("transform", size, size), Activate(activations[kind]))
     if pooling == "late":
         return (*transform, Pool("mean"), *ends)
     modes: dict[str, Pool] = {"cls": Pool("cls"), "mean": Pool("mean"), "last": Pool("sep")}
