@@ -17,6 +17,9 @@ from bertworks.checkpoints.sentence_settings import SentenceSettings
 from bertworks.errors import CheckpointError, NeedsPyTorchError
 from bertworks.inference.native_model import NativeModel
 from bertworks.native.library import has_kernels
+from bertworks.nn.config import ScoreBiasSettings
+from bertworks.nn.distance_buckets import buckets_of
+from bertworks.nn.score_bias import BucketBias
 from bertworks.nn.vector_module_settings import DenseSettings, DropoutSettings, NormalizeSettings
 from bertworks.nn.vector_modules import VectorModules
 
@@ -133,13 +136,27 @@ def test_modules_after_pooling_equal_the_networks(tmp_path: Path) -> None:
     [
         {"family": "distilbert", "type_vocab_size": 0, "classifier": "relu"},
         {"family": "bertworks", "type_vocab_size": 1, "position_offset": 2},
+        {
+            **{"family": "mpnet", "type_vocab_size": 0, "position_offset": 2, "classifier": "tanh"},
+            **{"mlm_act": "gelu", "score_bias": {"kind": "buckets"}},
+        },
+        {"family": "bertworks", "score_bias": {"kind": "alibi"}},
     ],
-    ids=lambda values: values["family"],
+    ids=lambda values: f"{values['family']} {'score_bias' in values}",
 )
 def test_other_families_equal_the_networks(values: dict[str, Any], tmp_path: Path) -> None:
     make_model(**values).save(tmp_path / "model")
     network, native = (bw.load(tmp_path / "model", backend=one) for one in ("torch", "native"))
-    assert np.array_equal(native.embed(TEXTS), network.embed(TEXTS))
+    for precision in ("fp32", "bf16", "int8"):
+        expected = network.embed(TEXTS, precision=precision)
+        assert np.array_equal(native.embed(TEXTS, precision=precision), expected)
+
+
+@pytest.mark.parametrize(("num_buckets", "max_distance"), [(32, 128), (8, 20), (64, 256), (4, 9)])
+def test_buckets_of_distances_are_those_of_the_network(num_buckets: int, max_distance: int) -> None:
+    settings = ScoreBiasSettings(kind="buckets", num_buckets=num_buckets, max_distance=max_distance)
+    expected = BucketBias(bw.EncoderConfig(), settings).buckets(700)
+    assert np.array_equal(buckets_of(700, num_buckets, max_distance), expected.numpy())
 
 
 def test_modules_without_weights_equal_the_networks(tmp_path: Path) -> None:

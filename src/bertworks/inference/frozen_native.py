@@ -23,8 +23,9 @@ from ..nn.layers import ACTIVATIONS as ACTIVATION_OF
 from ..nn.layers import LayerNorm, Linear
 from ..nn.module_copies import copy_module
 from ..nn.pooling import pool
-from ..nn.score_bias import DistanceVectors, ScoreBias
+from ..nn.score_bias import BucketBias, DistanceVectors, LinearBias, ScoreBias
 from ..packed import Packed, Sequences
+from .native_bias import distance_numbers
 from .native_encoder import NativeEncoder, unsupported_part
 
 
@@ -187,8 +188,11 @@ class FrozenNativeEncoder(Encoder):
         )
         native_layers = NativeLayers([weights[group] for group in encoder.config.layer_groups])
         native = None
-        if isinstance(frozen_embeddings, FrozenNativeEmbeddings) and encoder.score_bias is None:
-            native = NativeEncoder(frozen_embeddings.native, native_layers)
+        if isinstance(frozen_embeddings, FrozenNativeEmbeddings) and _has_plain_bias(encoder):
+            bias = encoder.score_bias
+            table = _to_array(bias.table.weight) if isinstance(bias, BucketBias) else None
+            numbers = distance_numbers(encoder.config, table)
+            native = NativeEncoder(frozen_embeddings.native, native_layers, numbers)
         return copy_module(
             encoder,
             {**submodules, "embeddings": frozen_embeddings},
@@ -199,6 +203,16 @@ class FrozenNativeEncoder(Encoder):
             native_encoder=native,
             hooks=[hooks for layer in layers for hooks in _hooks(layer)],
         )
+
+
+def _has_plain_bias(encoder: Encoder) -> bool:
+    """Whether an encoder has no score bias, or one that is computed from its parameters alone."""
+    bias = encoder.score_bias
+    if type(bias) is BucketBias:
+        table = bias.table
+        has_hooks = any(map(any, map(_hooks, (bias, table))))
+        return _is_plain(table) and table.weight.dtype is torch.float32 and not has_hooks
+    return bias is None or (type(bias) is LinearBias and not any(_hooks(bias)))
 
 
 def _numbers(

@@ -19,6 +19,7 @@ from ..native.quantization import to_floats
 from ..nn.config import EncoderConfig
 from ..packed import Packed
 from ..settings.pooling import modes_of
+from .native_bias import DistanceNumbers
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
@@ -34,10 +35,16 @@ class NativeEncoder:
     Args:
         embeddings: of the tokens.
         layers: from the lowest up.
+        bias: what all layers add to the scores of attention; None: nothing.
     """
 
-    def __init__(self, embeddings: NativeEmbeddings, layers: NativeLayers) -> None:
-        self.embeddings, self.layers = embeddings, layers
+    def __init__(
+        self,
+        embeddings: NativeEmbeddings,
+        layers: NativeLayers,
+        bias: DistanceNumbers | None = None,
+    ) -> None:
+        self.embeddings, self.layers, self.bias = embeddings, layers, bias
 
     def __call__(self, packed: Packed) -> Shaped[np.ndarray, "tokens hidden_size"]:
         """The last layer's output: float32, or the bits of bfloat16 numbers.
@@ -46,13 +53,16 @@ class NativeEncoder:
             IndexError: a token, position or type is not in its table.
             MemoryError: there is no memory for intermediate results.
         """
-        return self.layers(self._embed(packed), packed)
+        return self.layers(self._embed(packed), packed, self._numbers(packed))
 
     def states(self, packed: Packed) -> Iterator[Shaped[np.ndarray, "tokens hidden_size"]]:
         """Yield the embeddings, then each layer's output; see `__call__`."""
         hidden = self._embed(packed)
         yield hidden
-        yield from self.layers.states(hidden, packed)
+        yield from self.layers.states(hidden, packed, self._numbers(packed))
+
+    def _numbers(self, packed: Packed) -> Float[np.ndarray, "heads distances"] | None:
+        return None if self.bias is None else self.bias(packed.max_seqlen)
 
     def _embed(self, packed: Packed) -> Shaped[np.ndarray, "tokens hidden_size"]:
         hidden = self.embeddings(packed)

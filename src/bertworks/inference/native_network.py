@@ -20,6 +20,7 @@ from ..native.quantization import to_floats
 from ..nn.config import EncoderConfig
 from ..nn.head_layouts import HeadLayout
 from ..settings.literals import InferencePrecision
+from .native_bias import TABLE, distance_numbers
 from .native_encoder import NativeEncoder, unsupported_part
 from .native_heads import POOLER, NativeTaskNetwork, head_tensors, unsupported_head
 from .native_weights import DECODER, WORDS, NativeWeights
@@ -136,7 +137,8 @@ class NativeNetwork:
         # With 8-bit products, all other numbers are bfloat16 if the processor has it.
         fp32 = precision == "fp32" or not has_kernels("bf16")
         with self._weights.unchanged_files():
-            tables = [self._table(kind) for kind in ("word", "position", "token_type")]
+            kinds = ("word", "position", "token_type")
+            tables = [self._table(f"{_EMBEDDINGS}.{kind}_embeddings.weight") for kind in kinds]
             words, positions, types = tables
             assert words is not None
             norm = [self._vector(f"{_EMBEDDINGS}.norm.{part}") for part in ("weight", "bias")]
@@ -152,9 +154,9 @@ class NativeNetwork:
                 self._make_layer(number, int8=int8, fp32=fp32)
                 for number in range(config.num_weighted_layers)
             ]
-        return NativeEncoder(
-            embeddings, NativeLayers([layers[group] for group in config.layer_groups])
-        )
+            table = self._table(TABLE)
+        stack = NativeLayers([layers[group] for group in config.layer_groups])
+        return NativeEncoder(embeddings, stack, distance_numbers(config, table))
 
     def _make_layer(self, number: int, *, int8: bool, fp32: bool) -> NativeLayer:
         config, prefix = self.config, f"encoder.layers.{number}"
@@ -175,13 +177,10 @@ class NativeNetwork:
             fp32=fp32,
         )
 
-    def _table(self, kind: str) -> NDArray[np.float32] | None:
-        name = f"{_EMBEDDINGS}.{kind}_embeddings.weight"
-        return (
-            np.ascontiguousarray(to_floats(self._weights.read(name)))
-            if self._weights.has(name)
-            else None
-        )
+    def _table(self, name: str) -> NDArray[np.float32] | None:
+        if not self._weights.has(name):
+            return None
+        return np.ascontiguousarray(to_floats(self._weights.read(name)))
 
     def _vector(self, name: str) -> NDArray[np.float32]:
         if not self._weights.has(name):
@@ -250,7 +249,7 @@ def _unsupported_weights(config: EncoderConfig) -> str | None:
     """A part that the native form of a network has, but this reader of weights does not."""
     for name in (
         *("embedding_size", "word_map", "linear_groups", "convolution", "bottleneck"),
-        *("score_bias", "zeroed_token_id", "intermediate_bias", "num_key_value_heads"),
+        *("zeroed_token_id", "intermediate_bias", "num_key_value_heads"),
     ):
         if getattr(config, name) is not None:
             return name
@@ -276,6 +275,10 @@ def _shapes(config: EncoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     for kind, rows in tables.items():
         if rows:
             yield f"{_EMBEDDINGS}.{kind}_embeddings.weight", (rows, width)
+    bias = config.score_bias
+    if bias is not None and bias.kind == "buckets":
+        assert bias.num_buckets is not None
+        yield TABLE, (bias.num_buckets, config.num_attention_heads)
     shapes = ((3 * width, width), (width, width), (inner, width), (width, inner))
     norms = [f"{_EMBEDDINGS}.norm"]
     for number in range(config.num_weighted_layers):

@@ -253,11 +253,14 @@ class NativeLayers:
         return result
 
     def states(
-        self, hidden: Shaped[np.ndarray, "tokens hidden_size"], layout: Layout
+        self,
+        hidden: Shaped[np.ndarray, "tokens hidden_size"],
+        layout: Layout,
+        bias: Float[np.ndarray, "heads distances"] | None = None,
     ) -> Iterator[Shaped[np.ndarray, "tokens hidden_size"]]:
         """Yield the output of each layer, computed singly."""
         for layer in self.layers:
-            hidden = NativeLayers([layer])(hidden, layout)
+            hidden = NativeLayers([layer])(hidden, layout, bias)
             yield hidden
 
 

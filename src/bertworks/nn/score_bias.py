@@ -26,6 +26,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from .config import EncoderConfig, ScoreBiasSettings
+from .distance_buckets import slopes_of
 from .layers import Dropout, LayerNorm, Linear
 
 _MULTIPLE_OF_LENGTH = 32  # kernels pad sequences to a multiple of it at most
@@ -263,10 +264,7 @@ class LinearBias(nn.Module):
 
     def __init__(self, config: EncoderConfig, _: ScoreBiasSettings) -> None:
         super().__init__()
-        heads = config.num_attention_heads
-        power = 1 << (heads.bit_length() - 1)
-        fine = [2 ** (-4 * head / power) for head in range(1, 2 * power + 1)]
-        self.slopes = [*fine[1::2], *fine[: 2 * (heads - power) : 2]]
+        self.slopes = slopes_of(config.num_attention_heads)
 
     def forward(self, length: int, template: Tensor) -> ScoreBias:
         """Return the terms of sequences of up to `length` tokens."""
