@@ -280,6 +280,7 @@ def test_tasks_that_need_pytorch_say_so(tmp_path: Path) -> None:
     task = make_task("translation")
     make_model(task).save(tmp_path / "model")
     native = bw.load(tmp_path / "model", backend="native")
+    assert isinstance(native.task_error, NeedsPyTorchError)
     with pytest.raises(NeedsPyTorchError, match=r"the task translation .* needs PyTorch"):
         native.predict("a")
     assert native.embed("a").shape == (1, 64)

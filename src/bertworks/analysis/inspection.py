@@ -126,12 +126,13 @@ def _find_engine(name: str | Path, base: str | Path | None, adapter: str | None)
     try:
         if base is not None or adapter is not None:
             raise needs_pytorch_error("an adapter")
-        load(name, backend="native")
+        task_error = load(name, backend="native").task_error
     except NeedsPyTorchError as error:
         return f"PyTorch: {error.what}"
     except BertworksError:  # the inspection has this error, too, or shows what is not finite
         return "none"
-    return f"native code for {instruction_sets()[-1]}, in {auto_precision()}"
+    engine = f"native code for {instruction_sets()[-1]}, in {auto_precision()}"
+    return engine if task_error is None else f"{engine}; but PyTorch: {task_error.what}"
 
 
 def _inspect_files(name: str | Path, engine: str) -> Inspection:

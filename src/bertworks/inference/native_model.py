@@ -45,6 +45,9 @@ class NativeModel(TaskModel):
         sentence: how `embed` makes vectors by default; if omitted, as the task defines.
         modules: those that follow pooling in a sentence encoder; None if there are none.
         source: the directory or name it was loaded from.
+
+    Attributes:
+        task_error: why its task needs PyTorch; None if it does not.
     """
 
     network: NativeNetwork
@@ -61,7 +64,7 @@ class NativeModel(TaskModel):
         self.tokenizer, self.task, self.network = tokenizer, task, network
         self.sentence = sentence or (None if task is None else task.sentence)
         self.modules, self.source, self.query_model = modules, source, None
-        self._missing: NeedsPyTorchError | None = None
+        self.task_error: NeedsPyTorchError | None = None
 
     @staticmethod
     def load(name: str | Path) -> NativeModel:
@@ -111,7 +114,7 @@ class NativeModel(TaskModel):
         network = NativeNetwork(weights, layouts or {}, heads)
         sentence = with_limit(sentence, limit, config.max_seqlen, where=source)
         model = NativeModel(tokenizer, task, network, sentence, modules, source)
-        model._missing = missing
+        model.task_error = missing
         model.embedder()  # an error in the files is shown now
         return model
 
@@ -143,8 +146,8 @@ class NativeModel(TaskModel):
         return fingerprint_of_arrays(self.network.config, self.tokenizer, arrays)
 
     def _task_and_network(self) -> tuple[Task[Any], AnyNetwork]:
-        if self._missing is not None:
-            raise self._missing
+        if self.task_error is not None:
+            raise self.task_error
         return super()._task_and_network()
 
 
