@@ -13,6 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 from bertworks.errors import SettingsError, TrainingError
+from bertworks.inference.generate import generate
+from bertworks.inference.settings import EngineSettings, GenerationSettings
 from bertworks.model import Model
 from bertworks.nn import device as devices
 from bertworks.nn import varlen_attention
@@ -169,6 +171,41 @@ def test_batches_that_are_made_ahead_give_the_same_bits(
         threads.clear()
         monkeypatch.setattr(fit, "prefetch", lambda batches: batches)
     assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+
+
+def test_weights_that_were_edited_unnoticed_by_pytorch_are_noticed(gpu: Counts) -> None:
+    """Such as through `.data`, which counts no version; they are read with one wait for all."""
+    model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
+    model.network.to("cuda:0")
+    vectors = model.embed(["a b c"], precision="bf16")
+    gpu.clear()
+    assert np.array_equal(model.embed(["a b c"], precision="bf16"), vectors)
+    assert sum(gpu.waits.values()) <= 3, gpu.waits
+    weight = model.encoder.layers[0].feed_forward.output.weight
+    version = weight._version
+    weight.values.mul_(-1)
+    assert weight._version == version
+    assert not np.allclose(model.embed(["a b c"], precision="bf16"), vectors, atol=1e-3)
+
+
+CAUSAL = GEOMETRY.with_values(attention="causal", hidden_dropout_prob=0.0)
+
+
+@pytest.mark.parametrize("num_prompts", [1, 2])
+def test_generation_writes_keys_and_values_of_one_text_in_place(
+    num_prompts: int, gpu: Counts
+) -> None:
+    network = PretrainingNetwork(CAUSAL, next_sentence=False).eval()
+    prompts = [[5, 6, 7], [8, 9]][:num_prompts]
+    settings, engine = GenerationSettings(max_new_tokens=12), EngineSettings(precision="fp32")
+    expected = generate(network, prompts, settings, engine)
+    network.to("cuda:0")
+    gpu.clear()
+    assert generate(network, prompts, settings, engine) == expected
+    assert all(len(tokens) == 12 for tokens in expected)
+    # Keys and values of two layers: copied as a whole when the buffer grows, from 3 to 6 and 12.
+    num_copies = gpu.operators["aten.cat.default"]
+    assert num_copies < 8 if num_prompts == 1 else num_copies >= 2 * 2 * 11
 
 
 # ------------------------------------------------------------------------------------------ float16

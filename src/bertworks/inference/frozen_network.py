@@ -67,7 +67,8 @@ def frozen_form(
 
     Forms are kept as long as the network exists, one for each precision, until an optimizer step or
     any other change of the weights. (PyTorch does not track changes through `.data`; they are
-    detected by comparing one number of each tensor.)
+    detected by comparing one number of each tensor; on a GPU these are read together, with one wait
+    for the device.)
 
     Args:
         network: any module; neither its weights nor its modes change.
@@ -135,6 +136,10 @@ class FrozenNetwork:
         self._addresses = [*map(Tensor.data_ptr, self._tensors)]
         self._views = [view for tensor in tensors for view in _middle_number(tensor)]
         self._numbers = [*map(ndarray.tobytes, self._views)]
+        self._device_views = [
+            view for tensor in tensors for view in _middle_number_on_device(tensor)
+        ]
+        self._device_numbers = self._read_device_numbers()
         with torch.no_grad():
             self.network = FrozenNetworkBuilder(network, dtype, int8, fixed_rows, native).copy(
                 network, dtype
@@ -149,7 +154,14 @@ class FrozenNetwork:
             and [*map(_version, self._tensors)] == self._versions
             and [*map(Tensor.data_ptr, self._tensors)] == self._addresses
             and [*map(ndarray.tobytes, self._views)] == self._numbers
+            and self._read_device_numbers() == self._device_numbers
         )
+
+    def _read_device_numbers(self) -> bytes:
+        """The numbers of tensors that are not on the CPU, which are read together: one wait."""
+        if not self._device_views:
+            return b""
+        return torch.cat(self._device_views).cpu().numpy().tobytes()
 
     def has_tensor(self, ids: Container[int]) -> bool:
         """Whether the module has a tensor with one of these ids."""
@@ -166,6 +178,13 @@ def _middle_number(tensor: Tensor) -> Iterator[NDArray[Any]]:
     known = tensor.is_cpu and tensor.dtype in (torch.float32, torch.float64)
     if known and tensor.is_contiguous() and tensor.numel():
         yield tensor.detach().view(-1)[tensor.numel() // 2 :][:1].numpy()
+
+
+def _middle_number_on_device(tensor: Tensor) -> Iterator[Tensor]:
+    """Yield a view of a number in the middle of a tensor's memory, if it is not on the CPU."""
+    known = tensor.device.type not in ("cpu", "meta") and tensor.is_floating_point()
+    if known and tensor.is_contiguous() and tensor.numel():
+        yield tensor.detach().view(-1)[tensor.numel() // 2 :][:1]
 
 
 def invalidate(network: nn.Module) -> None:

@@ -8,12 +8,13 @@ of version 2.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from ..packed import Packed, Sequences
+from ..packed import Packed, Sequences, to_tensor
 from .config import ConvolutionSettings, EncoderConfig
 from .cpu import apply_in_whole_vectors
 from .layers import ACTIVATIONS, Dropout, GroupedLinear, make_norm
@@ -84,10 +85,10 @@ class Convolution(nn.Module):
 def _sequence_numbers(packed: Sequences, rows: int) -> Int64[Tensor, " rows"]:
     """Return the number of each row's sequence; pad tokens and rows after the last have none."""
     if isinstance(packed, Packed):
-        counts = packed.cu_seqlens.long().diff()
-        numbers = torch.arange(len(counts), device=counts.device)
-        numbers = numbers.repeat_interleave(counts, output_size=packed.num_tokens)
-        return F.pad(numbers, (0, rows - packed.num_tokens), value=_NO_SEQUENCE)
+        numbers = np.full(rows, _NO_SEQUENCE)
+        numbers[: packed.num_tokens] = np.repeat(np.arange(packed.num_sequences), packed.lengths)
+        result: Tensor = to_tensor(numbers, packed.input_ids.device)
+        return result
     row = torch.arange(packed.mask.shape[0], device=packed.mask.device)
     return torch.where(packed.mask, row.unsqueeze(1), _NO_SEQUENCE).flatten()
 

@@ -18,12 +18,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..packed import Packed, Sequences
+from ..packed import Packed, Sequences, to_tensor
 from .bottleneck import BottleneckLayer
 from .config import EncoderConfig
 from .convolution import make_convolution
@@ -273,11 +274,10 @@ class Encoder(nn.Module):
 def _reverse_index(packed: Sequences, rows: int) -> Int64[Tensor, " rows"]:
     """Return each token's index in its reversed sequence; rows after the last token keep theirs."""
     assert isinstance(packed, Packed)
-    edges = packed.cu_seqlens.long()
+    edges = packed.on_host.cu_seqlens.astype(np.int64)
     # The sum of a token's index and its reversed index: that of its sequence's first and last.
-    sums = torch.repeat_interleave(
-        edges[:-1] + edges[1:] - 1, edges.diff(), output_size=packed.num_tokens
-    )
-    indices = torch.arange(rows, device=sums.device)
+    sums = np.repeat(edges[:-1] + edges[1:] - 1, packed.lengths)
+    indices = np.arange(rows)
     indices[: len(sums)] = sums - indices[: len(sums)]
-    return indices
+    result: Tensor = to_tensor(indices, packed.input_ids.device)
+    return result

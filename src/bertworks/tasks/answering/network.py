@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -11,7 +12,7 @@ from ...nn.config import EncoderConfig
 from ...nn.encoder import Encoder
 from ...nn.heads import TokenHead
 from ...nn.layers import promote_to_float32
-from ...packed import Batch, Padded
+from ...packed import Batch, Padded, to_tensor
 from ..network import Network, reshape_by_row
 from .settings import Softmax, SpanLoss
 
@@ -65,11 +66,8 @@ def answering_loss_sum(
 ) -> Float[Tensor, ""]:
     """The sum over windows of the mean or sum of the start and end cross-entropies."""
     logits, packed = promote_to_float32(logits), batch.packed
-    sequence = torch.repeat_interleave(
-        torch.arange(packed.num_sequences, device=logits.device),
-        packed.cu_seqlens.diff().long(),
-        output_size=packed.num_tokens,
-    )
+    numbers = np.repeat(np.arange(packed.num_sequences), packed.lengths)
+    sequence = to_tensor(numbers, logits.device)
     padded = logits.new_full((packed.num_sequences, packed.max_seqlen, 2), -torch.inf).index_put(
         (sequence, packed.position_ids), logits
     )
