@@ -54,6 +54,8 @@ class Counts:
         default_factory=collections.Counter
     )
     attention_dropouts: list[float] = dataclasses.field(default_factory=list)
+    # by operator, the largest number of rows of a square matrix that it computed
+    square_sizes: dict[str, int] = dataclasses.field(default_factory=dict)
     # PyTorch's setting at each product of float32 matrices
     float32_products: collections.Counter[str] = dataclasses.field(
         default_factory=collections.Counter
@@ -214,6 +216,9 @@ def _run(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     result = func(*plain_args, **plain_kwargs)
     if func is _aten._local_scalar_dense.default or not (on_gpu or to_gpu):
         return result
+    for tensor in tree_leaves(result):
+        if isinstance(tensor, Tensor) and tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2]:
+            _counts.square_sizes[name] = max(_counts.square_sizes.get(name, 0), tensor.shape[-1])
     by_values = {id(tensor.values): tensor for tensor in on_gpu}  # results of in-place operators
     return tree_map(
         lambda leaf: by_values.get(id(leaf), leaf) if id(leaf) in by_values else _on_gpu(leaf),

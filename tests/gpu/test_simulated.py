@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from bertworks.errors import SettingsError, TrainingError
+from bertworks.inference.frozen_network import frozen_form
 from bertworks.inference.generate import generate
 from bertworks.inference.settings import EngineSettings, GenerationSettings
 from bertworks.model import Model
@@ -20,8 +21,9 @@ from bertworks.nn import device as devices
 from bertworks.nn import varlen_attention
 from bertworks.nn.attention import attention
 from bertworks.nn.device import resolve_auto
+from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.nn.losses import _chunk_and_group, linear_cross_entropy
-from bertworks.packed import Layout
+from bertworks.packed import Layout, Packed
 from bertworks.tasks.pretraining.network import PretrainingNetwork
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
@@ -29,6 +31,7 @@ from bertworks.training import fit, loss_scaling
 from bertworks.training.finetune import finetune
 from bertworks.training.precision import determinism
 from bertworks.training.sharding import shard
+from tests.checkpoints.oracles import geometry
 from tests.training.letters import GEOMETRY, WORD_PIECES
 from tests.training.test_finetune_tasks import TASKS
 from tests.training.tiny_run import StopAt, tiny_run
@@ -461,6 +464,49 @@ def test_the_card_decides_about_the_kernel(
         assert varlen_attention.choose_kernel(parts[0], parts[2], window) == kernel
         assert len(counts.attention_dropouts) == (kernel is not None)
     varlen_attention._capability.cache_clear()
+
+
+LENGTH = 67
+FIRST_TOKENS = {"position": "first"}
+POSITION_TERMS: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "bert": ("bert", {}, False),
+    "rotary": ("esm", {}, False),
+    "windows": ("modernbert", {}, False),
+    "Longformer": ("longformer", {}, False),
+    "Longformer, global tokens": ("longformer", {"global_tokens": FIRST_TOKENS}, True),
+    "ALiBi": ("bert", {"positions": "none", "score_bias": {"kind": "alibi"}}, True),
+    "T5's buckets": ("mpnet", {}, True),
+    "DeBERTa": ("deberta", {}, True),
+    "DeBERTa v3": ("deberta-v2", {}, True),
+    "XLNet": ("xlnet", {}, True),
+}
+"""A family, its settings, and whether its attention needs matrices of pairs of tokens."""
+
+
+@pytest.mark.parametrize("name", POSITION_TERMS)
+def test_attention_has_matrices_only_where_the_kernel_lacks_a_term(name: str, gpu: Counts) -> None:
+    """In bfloat16, forward and backward with dropout, and in inference; nothing waits."""
+    family, values, has_matrices = POSITION_TERMS[name]
+    values = {"num_hidden_layers": 2, "max_position_embeddings": 100, **values}
+    values |= {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    network = BareEncoder(Encoder(geometry(family, **values)).to("cuda:0").train())
+    lengths = (LENGTH, LENGTH, 40, 3)
+    packed = Packed.from_arrays([np.arange(10, 10 + size) for size in lengths]).to("cuda:0")
+    gpu.clear()
+    with devices.autocast_to(network, torch.bfloat16):
+        network.encoder(packed).float().sum().backward()
+    assert not gpu.waits
+    assert not gpu.blocking_copies
+    sizes = [{*gpu.square_sizes.values()}]
+    network.eval()
+    with torch.inference_mode():
+        form = frozen_form(network, "bf16")
+        gpu.clear()
+        form.encoder(packed)
+    assert not gpu.waits
+    sizes.append({*gpu.square_sizes.values()})
+    assert [max(some, default=0) >= LENGTH for some in sizes] == [has_matrices] * 2
+    assert gpu.attention_dropouts or has_matrices
 
 
 # ----------------------------------------------------------------------------------------- training

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ..packed import Group, Layout
+from ..packed import Group, Layout, to_tensor
 from .attention_masks import make_group_mask
 from .layers import apply_dropout_mask, dropout_mask
 from .score_bias import ScoreBias, ScoreBiasGradients, scale_of
@@ -115,9 +115,9 @@ class _Block(NamedTuple):
         return cls(
             Group(groups[0].start, sequences, longest),
             tokens,
-            head_indices.flatten().to(device),
-            (~is_token).to(device),
-            draw_indices.flatten().to(device),
+            to_tensor(head_indices.flatten(), device),
+            to_tensor(~is_token, device),
+            to_tensor(draw_indices.flatten(), device),
             int(num_draws.sum()),
         )
 

@@ -25,6 +25,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from ..packed import to_tensor
 from .config import EncoderConfig, ScoreBiasSettings
 from .distance_buckets import slopes_of
 from .layers import Dropout, LayerNorm, Linear
@@ -268,7 +269,7 @@ class LinearBias(nn.Module):
 
     def forward(self, length: int, template: Tensor) -> ScoreBias:
         """Return the terms of sequences of up to `length` tokens."""
-        slopes = torch.tensor(self.slopes, dtype=template.dtype, device=template.device)
+        slopes = to_tensor(torch.tensor(self.slopes, dtype=template.dtype), template.device)
         return ScoreBias(length, -slopes[:, None] * distances_up_to(length, template.device).abs())
 
 
@@ -302,13 +303,14 @@ class RelativePositions(nn.Module):
         index, weight = self.rows(length), self.table.weight
         if isinstance(length, int):  # not while a network is traced for an export
             first = int(index[-1])  # rows are in the order of a query's distance from a key
-            weight, index = weight[first : int(index[0]) + 1], index - first
+            weight = weight[first : int(index[0]) + 1]
+            index = to_tensor(index - first, weight.device)
         vectors = weight.to(template.dtype)
         return DistanceVectors(length, vectors if self.norm is None else self.norm(vectors), index)
 
     def rows(self, length: int) -> Int64[Tensor, " distances"]:
-        """Return the row of each distance."""
-        distances = -distances_up_to(length, self.table.weight.device)
+        """Return the row of each distance, on the CPU, where reading it does not wait."""
+        distances = -distances_up_to(length, torch.device("cpu"))
         if self.num_buckets is not None:
             distances = self._bucket(distances, self.num_buckets // 2)
         return (distances + self.span).clamp(0, 2 * self.span - 1)
