@@ -7,8 +7,9 @@ without it: then inference takes PyTorch's kernels alone (docs/performance.md). 
 once for each instruction set, and those for the processor are chosen when they run, so one build
 serves all processors of a kind. On macOS the library has been compiled, but has not run.
 
-`CC` is the compiler's command, and `BERTWORKS_MACHINE` the machine that it compiles for, if that is
-another one: a key of `ISAS`, or `none` for a package without native code.
+`CC` is the compiler's command, and `BERTWORKS_LINKER` the linker's, if the compiler does not link.
+`BERTWORKS_MACHINE` is the machine that they are for, if it is another one: a key of `ISAS`, or
+`none` for a package without native code.
 """
 
 from __future__ import annotations
@@ -72,8 +73,9 @@ def compile_native() -> str | None:
     compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
     if shutil.which(compiler[0]) is None:
         return f"there is no C compiler: {compiler[0]}"
+    linker = shlex.split(os.environ.get("BERTWORKS_LINKER", "")) or compiler
     unfinished = LIBRARY.with_name(f".native-{os.getpid()}.so")
-    why = link(compiler, machine, unfinished, ["-shared"])
+    why = link(compiler, machine, unfinished, ["-shared"], linker=linker)
     if why is None:
         unfinished.replace(LIBRARY)
     unfinished.unlink(missing_ok=True)
@@ -81,7 +83,12 @@ def compile_native() -> str | None:
 
 
 def link(
-    compiler: list[str], machine: str, out: Path, flags: Sequence[str], *sources: Path
+    compiler: list[str],
+    machine: str,
+    out: Path,
+    flags: Sequence[str],
+    *sources: Path,
+    linker: list[str] | None = None,
 ) -> str | None:
     """Compile and link all kernels for a machine; returns the compiler's message, if it fails.
 
@@ -89,12 +96,8 @@ def link(
         compiler: the command, which may be of a cross compiler.
         flags: further flags of the compiler and the linker.
         sources: further files, such as a program that tests the kernels.
+        linker: the linker's command; if omitted, the compiler's.
     """
-
-    def spell(flag: str) -> str:  # Zig takes names of processors alone
-        is_zig = "ziglang" in compiler
-        return flag.replace("-march=armv8.2-a", "-mcpu=generic") if is_zig else flag
-
     isas = ISAS[machine]
     files = sorted(NATIVE.glob("*.[ch]"))
     checksum = zlib.crc32(b"".join(file.read_bytes() for file in files))
@@ -109,10 +112,10 @@ def link(
     with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor() as pool:
         objects = [f"{directory}/{number}.o" for number in range(len(parts))]
         commands = [
-            [*compiler, *FLAGS, *flags, *map(spell, part_flags), "-c", str(source), "-o", file]
+            [*compiler, *FLAGS, *flags, *part_flags, "-c", str(source), "-o", file]
             for (source, part_flags), file in zip(parts, objects, strict=True)
         ]
-        linking = [*compiler, *flags, *objects, "-lm", "-pthread", "-o", str(out)]
+        linking = [*(linker or compiler), *flags, *objects, "-lm", "-pthread", "-o", str(out)]
         errors = [*filter(None, pool.map(_run, commands))]
         return errors[0] if errors else _run(linking)
 

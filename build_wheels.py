@@ -2,11 +2,11 @@
 
     make wheels
 
-A wheel for Linux has native code, compiled by Zig's C compiler for an old C library, on any Linux.
-auditwheel checks the library's symbols and gives the tag. Then each library, as it is in its wheel,
-is tested against its own scalar kernels, ARM64's by an emulator. All other systems get a wheel
-without native code; there, `pip install --no-binary bertworks bertworks` compiles it, if there is a
-compiler.
+A wheel for Linux has native code, compiled by GCC, and linked by Zig's C compiler with an old C
+library. auditwheel checks the library's symbols and gives the tag. Then each library, as it is in
+its wheel, is tested against its own scalar kernels, ARM64's by an emulator. All other systems get
+a wheel without native code; there, `pip install --no-binary bertworks bertworks` compiles it, if
+there is a compiler.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from build_native import ISAS
 ROOT = Path(__file__).parent
 DIST = ROOT / "dist"
 GLIBC = (2, 28)
-"""The C library that is compiled for: of RHEL 8, Debian 10 and Ubuntu 18.10."""
+"""The C library that is linked with: of RHEL 8, Debian 10 and Ubuntu 18.10."""
 LEAST = {"x86_64": "avx2", "aarch64": "neonbf16"}
 """An instruction set that the machine has on which wheels are built, or the emulator."""
 COMPARE = ROOT / "tests/native/compare_kernels.c"
@@ -39,14 +39,13 @@ def run(*command: str | Path, **environment: str) -> None:
 
 def build(*arguments: str | Path, machine: str = "none") -> None:
     """Call PyPA's build for a machine, with the packages of this environment."""
-    compiler = f"{sys.executable} -m ziglang cc -s -target {target_of(machine)}"
-    command = (sys.executable, "-m", "build", "--no-isolation", *arguments)
-    run(*command, CC=compiler, BERTWORKS_MACHINE=machine)
-
-
-def target_of(machine: str) -> str:
-    """A machine with Linux and its C library, as Zig names it."""
-    return f"{machine}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"
+    target = f"{machine}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"
+    run(
+        *(sys.executable, "-m", "build", "--no-isolation", *arguments),
+        CC=f"{machine}-linux-gnu-gcc",
+        BERTWORKS_LINKER=f"{sys.executable} -m ziglang cc -s -target {target}",
+        BERTWORKS_MACHINE=machine,
+    )
 
 
 def build_for_linux(sources: Path, machine: str, directory: Path) -> Path:
@@ -64,9 +63,8 @@ def check_kernels(wheel: Path, machine: str, directory: Path) -> None:
     (name,) = (name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so"))
     library = Path(zipfile.ZipFile(wheel).extract(name, directory))
     program = directory / "compare_kernels"
-    compiler = (sys.executable, "-m", "ziglang", "cc", "-target", target_of(machine), "-O1")
     sources = ("-I", ROOT / "src/bertworks/native", COMPARE, library, "-lm")
-    run(*compiler, *sources, f"-Wl,-rpath,{library.parent}", "-o", program)
+    run(f"{machine}-linux-gnu-gcc", *sources, f"-Wl,-rpath,{library.parent}", "-o", program)
     emulator: list[str] = []
     if machine != platform.machine():
         emulator = [f"qemu-{machine}-static", "-cpu", "max", "-L", f"/usr/{machine}-linux-gnu"]
@@ -74,15 +72,18 @@ def check_kernels(wheel: Path, machine: str, directory: Path) -> None:
             print(f"NOT TESTED on {machine}: no {emulator[0]}, or no C library in {emulator[-1]}")
             return
     shapes = "8" if emulator else "24"
-    done = subprocess.run(
+    process = subprocess.run(
         [*emulator, program, "1", shapes], check=False, stdout=subprocess.PIPE, text=True
     )
-    print(done.stdout)
-    if done.returncode or LEAST[machine] not in done.stdout:
+    print(process.stdout)
+    if process.returncode or LEAST[machine] not in process.stdout:
         sys.exit(f"error: kernels of {wheel.name} fail, or {LEAST[machine]} was not chosen")
 
 
 def main() -> None:
+    for machine in ISAS:
+        if shutil.which(f"{machine}-linux-gnu-gcc") is None:
+            sys.exit(f"error: there is no {machine}-linux-gnu-gcc. On Debian, install its package.")
     shutil.rmtree(DIST, ignore_errors=True)
     build("--sdist", "--outdir", DIST, ROOT)
     (archive,) = DIST.glob("*.tar.gz")
