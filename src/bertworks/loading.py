@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from .errors import NeedsPyTorchError, has_pytorch, needs_pytorch_error
 from .inference.native_model import NativeModel
-from .nn.config import Activation
+from .nn.part_settings import Activation
 from .settings.literals import Backend
 
 if TYPE_CHECKING:

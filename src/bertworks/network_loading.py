@@ -45,10 +45,10 @@ from .checkpoints.task_adapters import (
 from .checkpoints.tensors import read_tensors
 from .errors import BertworksWarning, CheckpointError, SettingsError
 from .model import Model
-from .nn.config import Activation
 from .nn.cpu import keep_freed_memory
 from .nn.device import pick_device, without_weights
 from .nn.encoder import BareEncoder, Encoder
+from .nn.part_settings import Activation
 from .nn.vector_modules import VectorModules
 from .tasks.network import Network
 from .tasks.saved_task import find_task

@@ -96,7 +96,7 @@ def test_gradients_in_bfloat16_are_close(family):
         ("modernbert", {"classifier_pooling": "mean"}),
         ("eurobert", {"classifier_pooling": "cls"}),
         ("eurobert", {"classifier_pooling": "mean"}),
-        ("eurobert", {"rope_factor": 2.5, "rope_theta": 300.0}),
+        ("eurobert", {"rotary": {"factor": 2.5, "theta": 300.0}}),
         ("mobilebert", {"classifier": "linear"}),
     ],
 )

@@ -126,7 +126,7 @@ def test_an_adapter_inside_the_weights_is_merged(tmp_path: Path, number: int) ->
     prompt = "abcde"[number] + " "
     vectors = model.embed(TEXTS, precision="fp32")
     np.testing.assert_allclose(vectors, means(base, [prompt + text for text in TEXTS]), atol=1e-5)
-    assert model.encoder.config.rope_theta == PUBLISHED_CONFIG["rotary_emb_base"]
+    assert model.encoder.config.rotary.theta == PUBLISHED_CONFIG["rotary_emb_base"]
 
     model.save(tmp_path / "saved")
     again = bw.load(tmp_path / "saved", device="cpu")

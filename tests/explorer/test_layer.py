@@ -129,8 +129,8 @@ def test_layer_has_shared_weights_windows_and_rotations() -> None:
     modern = model_of("modernbert")
     first, second = (explorer.layer(modern, TEXT, layer=number) for number in (0, 1))
     assert (first["window"], second["window"]) == (None, 4)
-    assert first["rope_theta"] == modern.encoder.config.rope_theta
-    assert second["rope_theta"] == modern.encoder.config.local_rope_theta
+    assert first["rope_theta"] == modern.encoder.config.rotary.theta
+    assert second["rope_theta"] == modern.encoder.config.rotary.local_theta
     assert first["same_weights"] == [0]
     assert "attention_input" not in first["norms"], "the embeddings are normalised"
     assert "attention_input" in second["norms"]

@@ -93,7 +93,7 @@ def expected_steps(encoder, number: int, steps: dict[str, np.ndarray]) -> dict[s
     query, key = "query", "key"
     if config.positions == "rotary":
         query, key = "rotated_query", "rotated_key"
-        theta = config.local_rope_theta if config.is_local(number) else config.rope_theta
+        theta = config.rotary.local_theta if config.is_local(number) else config.rotary.theta
         for name in ("query", "key"):
             has_neighbours = config.rotates_neighbours
             expected[f"rotated_{name}"] = _rotate(steps[name], theta, has_neighbours)

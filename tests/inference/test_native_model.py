@@ -17,8 +17,8 @@ from bertworks.checkpoints.sentence_settings import SentenceSettings
 from bertworks.errors import CheckpointError, NeedsPyTorchError
 from bertworks.inference.native_model import NativeModel
 from bertworks.native.library import has_kernels
-from bertworks.nn.config import ScoreBiasSettings
 from bertworks.nn.distance_buckets import buckets_of
+from bertworks.nn.part_settings import ScoreBiasSettings
 from bertworks.nn.score_bias import BucketBias
 from bertworks.nn.vector_module_settings import DenseSettings, DropoutSettings, NormalizeSettings
 from bertworks.nn.vector_modules import VectorModules

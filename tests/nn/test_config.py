@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from bertworks.nn import config as config_module
+from bertworks.nn import config_checks, part_settings
 from bertworks.nn.config import EncoderConfig
 
 GEOMETRY = {
@@ -151,18 +151,22 @@ def test_every_check_of_a_geometry_has_a_case() -> None:
         traceback = _error(values).__traceback__
         while traceback is not None:
             last, traceback = traceback, traceback.tb_next
-        lines_of_errors.add(last.tb_lineno)
-    tree = ast.parse(Path(config_module.__file__).read_text("utf-8"))
+        lines_of_errors.add((last.tb_frame.f_code.co_filename, last.tb_lineno))
     checks = {
-        node.lineno: range(node.lineno, (node.end_lineno or node.lineno) + 1)
-        for node in ast.walk(tree)
+        (module.__file__, node.lineno): range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        for module in (config_checks, part_settings)
+        for node in ast.walk(ast.parse(Path(module.__file__).read_text("utf-8")))
         if isinstance(node, ast.Raise)
         and isinstance(node.exc, ast.Call)
         and ast.unparse(node.exc.func) == "ValueError"
     }
     assert len(checks) > 30
-    missing = [line for line, lines in checks.items() if not lines_of_errors & {*lines}]
-    assert not missing, f"lines of nn/config.py without a case: {missing}"
+    missing = [
+        (file, line)
+        for (file, line), lines in checks.items()
+        if not lines_of_errors & {(file, one) for one in lines}
+    ]
+    assert not missing, f"lines without a case: {missing}"
 
 
 def test_geometry_of_the_cases_is_possible() -> None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers.models.longformer.modeling_longformer import _compute_global_attention_mask
 
-from bertworks.nn.config import GlobalTokensSettings
 from bertworks.nn.global_tokens import find_global_tokens, mask_of_packed
+from bertworks.nn.part_settings import GlobalTokensSettings
 from bertworks.packed import Packed, Padded
 
 SEPARATOR = 2

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 import bertworks
 from bertworks.errors import SettingsError
-from bertworks.nn.config import EncoderConfig
+from bertworks.nn.encoder_settings import EncoderSettings
 from bertworks.settings.base import Need, Settings, group_in
 from bertworks.tasks import LABELLED_TASKS, find_labelled_task
 from bertworks.training.settings import settings_of
@@ -157,7 +157,7 @@ def test_a_setting_for_a_value_of_another_has_a_condition() -> None:
     """What a description names as `for key=value` or `needs key=value` is declared as well."""
     missing_keys = []
     for schema in classes():
-        if issubclass(schema, EncoderConfig):
+        if issubclass(schema, EncoderSettings):
             continue  # each of its checks has a case in tests/nn/test_config.py
         keys = {key.rpartition(".")[2] for need in schema.all_needs() for key in need.keys}
         for key, field in schema.model_fields.items():

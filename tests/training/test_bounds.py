@@ -29,7 +29,6 @@ MAY_BE_HUGE = {
     *("log_every", "max_grad_norm", "micro_batch_size", "micro_batch_tokens", "chunk_tokens"),
     *("max_line_bytes", "max_answer_tokens", "max_question_tokens", "n_best", "epochs"),
     *("dev_seed", "seed", "local_attention", "global_attention_every"),
-    *("local_rope_theta", "rope_theta"),
     *("freeze_layers", "reinitialize_layers", "unfreeze_epochs", "unfreeze_every"),
     *("max_seq_length", "stride", "warmup"),
 }

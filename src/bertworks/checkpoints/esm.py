@@ -42,12 +42,13 @@ ESM = Family(
         for name in (
             *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
             *("intermediate_size", "hidden_dropout_prob", "attention_probs_dropout_prob"),
-            *("max_position_embeddings", "initializer_range", "layer_norm_eps", "rope_theta"),
+            *("max_position_embeddings", "initializer_range", "layer_norm_eps"),
             *("tie_word_embeddings",),
         )
     }
     | {
         "positions": "position_embedding_type",
+        "rotary.theta": "rope_theta",
         "embedding_norm": "emb_layer_norm_before",
         "zeroed_token_id": "mask_token_id",
     },
@@ -84,7 +85,7 @@ ESM = Family(
     fixed_settings={
         **{"hidden_act": "gelu", "type_vocab_size": 0, "classifier": "tanh"},
         # Padding has position 1, so that a sequence begins at position 2.
-        **{"position_offset": 2, "contact_head": True, "rope_kind": "frequencies"},
+        **{"position_offset": 2, "contact_head": True, "rotary.kind": "frequencies"},
         **{"norm_first": True, "first_layer_norm": True},
     },
     defaults={

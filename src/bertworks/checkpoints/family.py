@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import CheckpointError, SettingsError
-from ..nn.config import HEAD_DROPOUTS, EncoderConfig
+from ..nn.config import EncoderConfig
+from ..nn.encoder_geometry import HEAD_DROPOUTS
 from .keymap import KeyMap, Rule
 from .weight_files import INPUTS, SHIFT
 

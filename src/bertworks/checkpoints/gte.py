@@ -31,9 +31,9 @@ def _read_own_rope(raw: dict[str, Any]) -> dict[str, Any]:
 def _write_own_rope(config: EncoderConfig) -> dict[str, Any]:
     """The entries of `config.json` for rotary positions, in the form of the published code."""
     scaling = None
-    if config.rope_factor != 1:
-        scaling = {"type": config.rope_scaling, "factor": config.rope_factor}
-    return {"rope_theta": config.rope_theta, "rope_scaling": scaling, **_OWN_VALUES}
+    if config.rotary.factor != 1:
+        scaling = {"type": config.rotary.scaling, "factor": config.rotary.factor}
+    return {"rope_theta": config.rotary.theta, "rope_scaling": scaling, **_OWN_VALUES}
 
 
 def _family(name: str, classes: dict[str, str], rope_theta: float) -> Family:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..nn.config import GlobalPosition
+from ..nn.part_settings import GlobalPosition
 from .family import (
     NO_DECODER,
     Family,

@@ -40,7 +40,7 @@ def _convert_config(raw: dict[str, Any]) -> dict[str, Any]:
 def _extra(config: EncoderConfig) -> dict[str, Any]:
     """The same settings in the form of version 5, which reads no other form."""
     kinds = [_LOCAL if config.is_local(n) else _FULL for n in range(config.num_hidden_layers)]
-    thetas = {_FULL: config.rope_theta, _LOCAL: config.local_rope_theta}
+    thetas = {_FULL: config.rotary.theta, _LOCAL: config.rotary.local_theta}
     return {
         "layer_types": kinds,
         "rope_parameters": {
@@ -73,8 +73,8 @@ MODERNBERT = Family(
         "layer_norm_eps": "norm_eps",
         "local_attention": "local_attention",
         "global_attention_every": "global_attn_every_n_layers",
-        "rope_theta": "global_rope_theta",
-        "local_rope_theta": "local_rope_theta",
+        "rotary.theta": "global_rope_theta",
+        "rotary.local_theta": "local_rope_theta",
         "classifier_pooling": "classifier_pooling",
         "tie_word_embeddings": "tie_word_embeddings",
     },

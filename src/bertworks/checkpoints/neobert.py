@@ -72,7 +72,7 @@ NEOBERT = Family(
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
         "positions": "rotary",
-        "rope_kind": "neighbours",
+        "rotary.kind": "neighbours",
         "query_key_value_order": "head",
         "norm_first": True,
         "embedding_norm": False,

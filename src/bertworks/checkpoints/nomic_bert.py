@@ -96,7 +96,7 @@ def _extra(config: EncoderConfig) -> dict[str, Any]:
         "attention_probs_dropout_prob": config.attention_probs_dropout_prob,
         "max_position_embeddings": config.max_position_embeddings,
         "layer_norm_eps": config.layer_norm_eps,
-        "rope_theta": config.rope_theta,
+        "rope_theta": config.rotary.theta,
     }
     own = {own: values[name] for name, own in _OWN_NAMES.items()}
     return {

@@ -56,7 +56,7 @@ ROFORMER = Family(
         },
     },
     dropouts={},
-    fixed_settings={"positions": "rotary", "rope_kind": "table", "classifier": "hidden_act"},
+    fixed_settings={"positions": "rotary", "rotary.kind": "table", "classifier": "hidden_act"},
     defaults={"vocab_size": 50000, "max_position_embeddings": 1536},
     required_values={"rotary_value": False, **NO_DECODER},
     convert_config=_convert_config,

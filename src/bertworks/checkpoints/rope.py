@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..nn.config import EncoderConfig, RopeScaling
+from ..nn.config import EncoderConfig
+from ..nn.part_settings import RopeScaling
 
 NO_ROPE_SCALING = {"rope_parameters": None, "rope_scaling": None}
 """Required values of a family: what `flatten_rope` leaves is refused by its name."""
@@ -52,16 +53,16 @@ def _read_table(
 
 
 ROPE_SETTINGS = {
-    "rope_theta": "rope_theta",
-    "rope_factor": "rope_factor",
-    "rope_scaling": "rope_scaling_type",
+    "rotary.theta": "rope_theta",
+    "rotary.factor": "rope_factor",
+    "rotary.scaling": "rope_scaling_type",
 }
 """Our settings of rotary positions, and the keys of the values that `flatten_rope` returns."""
 
 
 def write_rope(config: EncoderConfig) -> dict[str, Any]:
     """Return the entries of `config.json` for rotary positions, in the form of version 5."""
-    table = {"rope_type": "default", "rope_theta": config.rope_theta}
-    if config.rope_factor != 1:
-        table |= {"rope_type": config.rope_scaling, "factor": config.rope_factor}
+    table = {"rope_type": "default", "rope_theta": config.rotary.theta}
+    if config.rotary.factor != 1:
+        table |= {"rope_type": config.rotary.scaling, "factor": config.rotary.factor}
     return {"rope_parameters": table}

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError, DataError
-from ..nn.config import MAX_ROWS, STATIC_SETTINGS, EncoderConfig
+from ..nn.config import STATIC_SETTINGS, EncoderConfig
+from ..nn.part_settings import MAX_ROWS
 from ..text import static_tokenizer
 from ..text.definition import Definition
 from ..text.static_tokenizer import COUNTS_UNKNOWN, DROPS_UNKNOWN

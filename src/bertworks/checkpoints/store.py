@@ -18,7 +18,8 @@ from typing import Any, Protocol
 from pydantic import Field
 
 from ..errors import CheckpointError, SettingsError
-from ..nn.config import BottleneckSettings, EncoderConfig
+from ..nn.config import EncoderConfig
+from ..nn.part_settings import BottleneckSettings
 from ..settings.base import Settings
 from ..text.tokenizer import Tokenizer
 from ..utils.json_files import check_format_version

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from ..nn.config import MAX_COLUMNS
+from ..nn.part_settings import MAX_COLUMNS
 from ..settings.base import Settings
 
 

@@ -139,7 +139,7 @@ def _describe(
         "causal": config.attention == "causal",
         "window": config.window(number),
         "rope_theta": rope_theta(encoder, number) if rotary else None,
-        "rope_neighbours": config.rotates_neighbours,
+        "rope_neighbours": config.rotary.rotates_neighbours,
         "same_weights": [at for at, group in enumerate(groups) if group == groups[number]],
         "numbers": {name: coding(steps[name].flatten(1)) for name in _STEPS if name in steps},
         "norms": {

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..nn.config import HEAD_DROPOUTS, EncoderConfig
+from ..nn.config import EncoderConfig
+from ..nn.encoder_geometry import HEAD_DROPOUTS
 from ..nn.vector_module_settings import ModuleSettings
 from ..text.tokenizer import Tokenizer
 

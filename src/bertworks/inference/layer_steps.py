@@ -134,7 +134,7 @@ def layer_of(encoder: Encoder, number: int) -> Layer:
 def rope_theta(encoder: Encoder, number: int) -> float:
     """Return the base of a layer's rotations."""
     config = encoder.config
-    return config.local_rope_theta if config.is_local(number) else config.rope_theta
+    return config.rotary.local_theta if config.is_local(number) else config.rotary.theta
 
 
 def _convolution_of(encoder: Encoder, number: int) -> Convolution | None:

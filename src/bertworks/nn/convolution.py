@@ -15,9 +15,10 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from ..packed import Packed, Sequences, to_tensor
-from .config import ConvolutionSettings, EncoderConfig
+from .config import EncoderConfig
 from .cpu import apply_in_whole_vectors
 from .layers import ACTIVATIONS, Dropout, GroupedLinear, make_norm
+from .part_settings import ConvolutionSettings
 
 _NO_SEQUENCE = -1
 

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from ..packed import Layout, Packed, Padded, Sequences, to_tensor
-from .config import GlobalTokensSettings
+from .part_settings import GlobalTokensSettings
 
 _SEPARATORS = 2
 """The number of separators between the two texts of a pair."""

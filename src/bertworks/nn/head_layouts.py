@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from .config import Activation, Classifier, EncoderConfig
+from .config import EncoderConfig
+from .encoder_settings import Classifier
+from .part_settings import Activation
 
 
 @dataclass(frozen=True)

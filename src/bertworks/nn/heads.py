@@ -11,9 +11,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..packed import Packed, Sequences
-from .config import Classifier, EncoderConfig
+from .config import EncoderConfig
 from .cpu import align_rows
 from .encoder import Encoder
+from .encoder_settings import Classifier
 from .head_layouts import (
     Activate,
     AddFirst,

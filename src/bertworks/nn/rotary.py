@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from .config import EncoderConfig, RopeKind
+from .config import EncoderConfig
+from .part_settings import RopeKind
 
 
 class Rotation(NamedTuple):
@@ -64,13 +65,13 @@ def make_frequencies(
 ) -> Float[Tensor, " pairs"]:
     """Return the angle of each pair of features at position 1.
 
-    With `rope_scaling=ntk` the base is multiplied by the factor `f`, and the angles are divided by
-    `f^(2/d)`: the slowest is then divided by `f`. Source: Su, https://kexue.fm/archives/9706,
+    With `rotary.scaling=ntk` the base is multiplied by the factor `f`, and the angles are divided
+    by `f^(2/d)`: the slowest is then divided by `f`. Source: Su, https://kexue.fm/archives/9706,
     equation 6, as in GTE's published code.
     """
-    theta = config.local_rope_theta if is_local else config.rope_theta
-    size, factor = config.head_size, config.rope_factor
-    if config.rope_scaling == "ntk":
+    theta = config.rotary.local_theta if is_local else config.rotary.theta
+    size, factor = config.head_size, config.rotary.factor
+    if config.rotary.scaling == "ntk":
         theta, factor = theta * factor, factor ** (2 / size)
     pairs = torch.arange(0, size, 2, dtype=torch.float32, device=device)
     return 1.0 / theta ** (pairs / size) / factor
@@ -139,7 +140,7 @@ class RotaryTable(Rotary):
         super().__init__(config)
         pairs = torch.arange(0, config.head_size, 2, dtype=torch.float64)
         positions = torch.arange(config.max_position_embeddings, dtype=torch.float64)
-        angles = torch.outer(positions, config.rope_theta ** (-pairs / config.head_size))
+        angles = torch.outer(positions, config.rotary.theta ** (-pairs / config.head_size))
         self.register_buffer("weight", torch.cat((angles.sin(), angles.cos()), -1).float())
 
     def forward(
@@ -161,4 +162,4 @@ _CLASSES: dict[RopeKind, type[Rotary]] = {
 
 def make_rotary(config: EncoderConfig) -> Rotary | None:
     """Return the rotary part of an encoder; None if its positions are not rotary."""
-    return _CLASSES[config.rope_kind](config) if config.positions == "rotary" else None
+    return _CLASSES[config.rotary.kind](config) if config.positions == "rotary" else None

@@ -26,9 +26,10 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from ..packed import to_tensor
-from .config import EncoderConfig, ScoreBiasSettings
+from .config import EncoderConfig
 from .distance_buckets import slopes_of
 from .layers import Dropout, LayerNorm, Linear
+from .part_settings import ScoreBiasSettings
 
 _MULTIPLE_OF_LENGTH = 32  # kernels pad sequences to a multiple of it at most
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from torch import nn
 
-from .config import EncoderConfig, ScoreBiasSettings
+from .config import EncoderConfig
+from .part_settings import ScoreBiasSettings
 from .score_bias import BucketBias, DistanceMaps, LinearBias, RelativePositions
 from .transformer_xl import DistanceSinusoids, TransformerXLTerms
 

@@ -25,8 +25,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from .config import EncoderConfig, ScoreBiasSettings
+from .config import EncoderConfig
 from .layers import Dropout, Linear, draw_weight
+from .part_settings import ScoreBiasSettings
 from .score_bias import DistanceVectors, ScoreBias, distances_up_to
 
 _NUM_SEGMENTS = 4  # the first text, the second one, [CLS], and padding

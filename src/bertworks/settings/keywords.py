@@ -171,6 +171,16 @@ class GlobalTokensKeywords(TypedDict, total=False):
     separator_id: int
 
 
+class RotaryKeywords(TypedDict, total=False):
+    """Settings of the group `rotary`."""
+
+    theta: float
+    local_theta: float
+    factor: float
+    scaling: Literal["linear", "ntk"]
+    kind: Literal["halves", "neighbours", "frequencies", "table"]
+
+
 class LinearGroupsKeywords(TypedDict, total=False):
     """Settings of the group `linear_groups`."""
 
@@ -241,15 +251,11 @@ class EncoderKeywords(TypedDict, total=False):
     local_attention: int | None
     global_tokens: GlobalTokensKeywords | None
     global_attention_every: int
-    rope_theta: float
-    local_rope_theta: float
-    rope_factor: float
-    rope_scaling: Literal["linear", "ntk"]
+    rotary: RotaryKeywords
     linear_groups: LinearGroupsKeywords | None
     convolution: ConvolutionKeywords | None
     bottleneck: BottleneckKeywords | None
     score_bias: ScoreBiasKeywords | None
-    rope_kind: Literal["halves", "neighbours", "frequencies", "table"]
     zeroed_token_id: int | None
     contact_head: bool
     norm_first: bool

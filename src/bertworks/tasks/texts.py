@@ -21,7 +21,8 @@ from ..checkpoints.heads import CLASSIFIER, POOLER, PublishedCheckpoint
 from ..data.rows import Row, Rows
 from ..data.schema import TEXT_NAMES, Role, RoleColumns, Schema, find_columns
 from ..errors import CheckpointError, DataError, SettingsError
-from ..nn.config import ClassifierPooling, EncoderConfig
+from ..nn.config import EncoderConfig
+from ..nn.encoder_settings import ClassifierPooling
 from ..nn.head_layouts import HeadLayout, classification_layout, pooler_layout
 from ..packed import Batch
 from ..settings.base import Need

@@ -19,7 +19,8 @@ from pydantic import (
 
 from ..errors import CheckpointError, SettingsError, did_you_mean
 from ..inference.settings import HeldOutSettings
-from ..nn.config import HEAD_DROPOUTS, STATIC_SETTINGS, EncoderConfig
+from ..nn.config import STATIC_SETTINGS, EncoderConfig
+from ..nn.encoder_geometry import HEAD_DROPOUTS
 from ..settings.base import Need, Settings
 from ..settings.keywords import PretrainKeywords
 from ..settings.literals import InitialAttention, Objective
