@@ -141,7 +141,7 @@ def colbert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("colbert") / "colbert", layout="pylate")
 
 
-@pytest.mark.filterwarnings("ignore:. of . texts were truncated")
+@pytest.mark.filterwarnings(r"ignore:\d+ of \d+ texts were truncated")
 def test_texts_are_compared_by_the_sum_of_maxima(colbert: Path) -> None:
     model = bw.load(colbert, device="cpu")
     queries: Any = model.embed(QUERIES, is_query=True, **FP32)
@@ -156,6 +156,7 @@ def test_texts_are_compared_by_the_sum_of_maxima(colbert: Path) -> None:
         Client(server.url, model="colbert") as client,
     ):
         ranks = client.rerank(QUERIES[0], DOCUMENTS, truncate=True)
+        repeated_ranks = client.rerank(QUERIES[0], DOCUMENTS * 6, truncate=True)
         inputs = {"source_sentence": QUERIES[0], "sentences": DOCUMENTS}
         body = {"inputs": inputs, "parameters": {"truncate": True}}
         np.testing.assert_array_equal(np.float32(server.ask("/similarity", body)), scores[0])
@@ -164,6 +165,8 @@ def test_texts_are_compared_by_the_sum_of_maxima(colbert: Path) -> None:
         with pytest.raises(ServerError, match="at most 7 fit"):
             client.rerank(QUERIES[0], ["a b c d e f g h"])
     assert [at for at, _ in ranks] == order.tolist()
+    # Equal documents keep the order of the request.
+    assert [at for at, _ in repeated_ranks] == [at for n in order for at in range(n, 24, 4)]
     assert [score for _, score in ranks] == pytest.approx(scores[0][order])
 
 
