@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 Vectors = NDArray[np.float32]
-_MAX_LANES = 16  # numbers that an instruction takes
+_VECTOR_LENGTH = 16  # numbers that an instruction takes
 
 
 def apply_linear(
@@ -45,7 +45,7 @@ def apply_linear(
 
 def _native(number: int) -> Callable[[Vectors], Vectors]:
     def apply(x: Vectors) -> Vectors:
-        count = -(-x.size // _MAX_LANES) * _MAX_LANES
+        count = -(-x.size // _VECTOR_LENGTH) * _VECTOR_LENGTH
         padded, result = np.zeros(count, np.float32), empty((count,), np.float32)
         padded[: x.size] = x.ravel()
         library().bertworks_function(padded.ctypes.data, count, number, True, result.ctypes.data)
