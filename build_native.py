@@ -50,6 +50,7 @@ ISAS = {
         "neon": [],
         "neondot": ["-march=armv8.2-a+dotprod"],
         "neonbf16": ["-march=armv8.2-a+dotprod+bf16"],
+        "neoni8mm": ["-march=armv8.2-a+dotprod+bf16+i8mm"],
     },
 }
 """The instruction sets of each machine, the best one last, and the compiler's flags for each."""

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent
 DIST = ROOT / "dist"
 GLIBC = (2, 28)
 """The C library that is linked with: of RHEL 8, Debian 10 and Ubuntu 18.10."""
-LEAST = {"x86_64": "avx2", "aarch64": "neonbf16"}
+LEAST = {"x86_64": "avx2", "aarch64": "neoni8mm"}
 """An instruction set that the machine has on which wheels are built, or the emulator."""
 COMPARE = ROOT / "tests/native/compare_kernels.c"
 

@@ -99,6 +99,8 @@ static int is_supported(const char *name) {
     if (!strcmp(name, "neondot")) return !!(getauxval(AT_HWCAP) & 1ul << 20);   /* ASIMDDP */
     if (!strcmp(name, "neonbf16"))
         return getauxval(AT_HWCAP) & 1ul << 20 && getauxval(AT_HWCAP2) & 1ul << 14; /* BF16 */
+    if (!strcmp(name, "neoni8mm")) /* and I8MM */
+        return is_supported("neonbf16") && getauxval(AT_HWCAP2) & 1ul << 13;
     return 1;
 }
 #elif defined(__aarch64__) && defined(__APPLE__)
@@ -112,6 +114,8 @@ static int is_supported(const char *name) {
     if (!strcmp(name, "neondot")) return has_feature("hw.optional.arm.FEAT_DotProd");
     if (!strcmp(name, "neonbf16"))
         return has_feature("hw.optional.arm.FEAT_DotProd") && has_feature("hw.optional.arm.FEAT_BF16");
+    if (!strcmp(name, "neoni8mm"))
+        return is_supported("neonbf16") && has_feature("hw.optional.arm.FEAT_I8MM");
     return 1;
 }
 #else
@@ -150,8 +154,8 @@ int bertworks_kernels(void) {
     const char *name = isa()->name;
     if (!strcmp(name, "scalar")) return 0;
     if (!strcmp(name, "avx512bf16")) return IN_FP32 | IN_INT8 | IN_BF16 | IN_TRAINING;
-    int has_bf16 = !strcmp(name, "amx") || !strcmp(name, "neonbf16");
-    return IN_FP32 | IN_INT8 | (has_bf16 ? IN_BF16 : 0);
+    int is_fast = !strcmp(name, "amx") || !strcmp(name, "neonbf16") || !strcmp(name, "neoni8mm");
+    return IN_FP32 | IN_INT8 | (is_fast ? IN_BF16 : 0);
 }
 
 int bertworks_layers(const layer *nets, int64_t layers, const void *hidden, void *result,

@@ -64,7 +64,9 @@ TILE(fp32, vfloat, f_zero)
 TILE(bf16, vfloat, f_zero)
 #undef total_bits
 #define total_bits
+#ifndef HAS_INT8_TILE
 TILE(int8, vint, i_zero)
+#endif
 #undef total_bits
 
 #define CASE(kind, count, step)                                                                    \

@@ -1,4 +1,5 @@
-/* 4 numbers: NEON of ARM64; and dot products and bfloat16, where the compiler may use them. */
+/* 4 numbers: NEON of ARM64; and dot products, bfloat16 and products of 8-bit matrices, where the
+   compiler may use them. */
 
 #include <arm_neon.h>
 
@@ -105,6 +106,47 @@ INLINE vint dot_int8(vint sum, vint x, vint w) {
     return vaddq_s32(sum, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
 #endif
 }
+
+#ifdef __ARM_FEATURE_MATMUL_INT8
+#define HAS_INT8_TILE
+
+/* Like TILE of kernels.h, by products of two rows and two outputs, over 8 inputs; the number of groups
+   is even. */
+INLINE void tile_int8(int rows, const char *a, int64_t stride, int64_t step, const char *packed,
+                      int64_t groups, float *sums, int64_t apart) {
+    enum { OUTPUTS = 16, BYTES = 128 }; /* of a tile; of a group of a panel */
+    for (int first = 0; first < BYTES / 4; first += OUTPUTS) {
+        int32x4_t total[INT8_ROWS / 2][OUTPUTS / 2];
+        const char *panel = packed + first * 4;
+        for (int pair = 0; pair < (rows + 1) / 2; pair++)
+            for (int v = 0; v < OUTPUTS / 2; v++) total[pair][v] = vdupq_n_s32(0);
+        for (int64_t at = 0; at < groups; at += 2, panel += 2 * BYTES) {
+            int8x16_t x[INT8_ROWS / 2];
+            for (int r = 0; r < rows; r += 2) {
+                const int8_t *row = (const int8_t *)a + r * stride + at * step;
+                int8x8_t next = r + 1 < rows ? vld1_s8(row + stride) : vdup_n_s8(0);
+                x[r / 2] = vcombine_s8(vld1_s8(row), next);
+            }
+            for (int v = 0; v < OUTPUTS / 4; v++) {
+                int32x4_t low = i_load(panel + 16 * v), high = i_load(panel + BYTES + 16 * v);
+                int8x16_t even = vreinterpretq_s8_s32(vzip1q_s32(low, high));
+                int8x16_t odd = vreinterpretq_s8_s32(vzip2q_s32(low, high));
+                for (int pair = 0; pair < (rows + 1) / 2; pair++) {
+                    total[pair][2 * v] = vmmlaq_s32(total[pair][2 * v], x[pair], even);
+                    total[pair][2 * v + 1] = vmmlaq_s32(total[pair][2 * v + 1], x[pair], odd);
+                }
+            }
+        }
+        for (int r = 0; r < rows; r++)
+            for (int v = 0; v < OUTPUTS / 4; v++) {
+                int32x4_t one = total[r / 2][2 * v], two = total[r / 2][2 * v + 1];
+                int32x4_t row = r % 2 ? vcombine_s32(vget_high_s32(one), vget_high_s32(two))
+                                      : vcombine_s32(vget_low_s32(one), vget_low_s32(two));
+                i_store(sums + r * apart + first + 4 * v, row);
+            }
+    }
+}
+#endif
 
 INLINE void prefetch(const char *from) { __builtin_prefetch(from); }
 
