@@ -255,6 +255,10 @@ def suggest_setting(name: str, valid: Iterable[str]) -> str:
     return _FIXES_OF_UNKNOWN_SETTINGS.get(name) or did_you_mean(name, valid)
 
 
+class WrongModelError(BertworksError):
+    """A model cannot do what is asked: it lacks a head, or makes vectors of another form."""
+
+
 def check_path_name(path: str | os.PathLike[str]) -> None:
     """Check that all libraries can read and write a file or directory by its name.
 

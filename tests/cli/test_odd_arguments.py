@@ -22,8 +22,8 @@ import bertworks as bw
 from bertworks.analysis.inspection import inspect as inspect_model
 from bertworks.cli import app
 from bertworks.errors import BertworksError, SettingsError
-from bertworks.settings import base as settings_module
 from bertworks.settings.base import Settings
+from bertworks.settings.yaml_values import read_yaml
 
 from .conftest import CPU, World, bertworks, fails
 from .test_outputs import VERBS, Words
@@ -172,7 +172,7 @@ def test_huge_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with file.open("wb") as opened:
         opened.truncate(1 << 40)  # a hole, which takes no space
     with pytest.raises(SettingsError, match="larger than 268,435,456 bytes"):
-        settings_module.read_yaml(file)
+        read_yaml(file)
 
 
 def test_pipe_without_reader_is_refused(

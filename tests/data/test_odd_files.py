@@ -14,7 +14,7 @@ import pytest
 
 from bertworks.data.parquet import open_parquet, read_batches
 from bertworks.data.rows import Rows
-from bertworks.data.schema import find_columns
+from bertworks.data.schema import find_text_columns
 from bertworks.data.tables import read_rows
 from bertworks.data.text_inputs import read_texts
 from bertworks.errors import (
@@ -54,7 +54,7 @@ def test_conll_is_seen(tmp_path: Path, name: str, blank: str, end: str) -> None:
     assert rows.sample[0]["1"] == ["EU", "rejects", "German", "calls"]
     assert WORDS.find(rows, labelled=True)["tag"] == "2"
     with pytest.raises(DataError, match=r"lists of words: \['EU', .*Use them for tagging"):
-        find_columns(rows)
+        find_text_columns(rows)
 
 
 def test_a_format_against_the_suffix_is_reported(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_real_files_are_read_under_other_names(data_dir: Path, tmp_path: Path) -
         read_rows(trec, encoding="latin-1")
     rows = read_rows(trec, encoding="latin-1", format="label-text")
     assert sum(1 for _ in rows) == 5452
-    assert find_columns(rows).label == "label"
+    assert find_text_columns(rows)["label"] == "label"
 
 
 def test_json_documents_are_read_in_every_layout(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_messages_name_the_fix(tmp_path: Path, name: str, content: str, message:
 
     def open_columns() -> None:
         rows = read_rows(file)
-        find_columns(rows)
+        find_text_columns(rows)
 
     with pytest.raises(DataError, match=message) as caught:
         open_columns()
@@ -233,7 +233,7 @@ def test_max_line_bytes_limits_records_sentences_and_documents(tmp_path: Path) -
 def test_columns_that_are_not_there(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", json.dumps({f"c{i}": "x" for i in range(20_000)}))
     with pytest.raises(DataError, match=r"'c11' and 19,988 more") as caught:
-        find_columns(read_rows(file))
+        find_text_columns(read_rows(file))
     assert len(str(caught.value)) < 400
     with pytest.raises(DataError, match=r"no column 'titel'; .* The nearest name is 'title'"):
         read_texts([{"title": "a", "label": "x"}], column="titel")

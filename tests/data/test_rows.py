@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertworks.data.rows import NoLabel
-from bertworks.data.schema import Columns, find_columns
+from bertworks.data.schema import RoleColumns, find_text_columns
 from bertworks.data.tables import read_rows, reiterable
 from bertworks.errors import BertworksWarning, DataError
 from bertworks.inference.prediction_files import write_predictions
@@ -25,9 +25,9 @@ from bertworks.inference.prediction_files import write_predictions
 from .files import write
 
 
-def columns_of(path: Path, **given_columns: str) -> Columns:
+def columns_of(path: Path, **given_columns: str) -> RoleColumns:
     rows = read_rows(path)
-    return find_columns(rows, **given_columns)
+    return find_text_columns(rows, **given_columns)
 
 
 @pytest.mark.long
@@ -52,7 +52,7 @@ def test_real_tables_are_read(
     rows = read_rows(data_dir / file)
     assert rows.has_header is has_header
     text, pair, label = columns.split("|")
-    assert find_columns(rows) == Columns(text=text, pair=pair or None, label=label)
+    assert find_text_columns(rows) == {"text": text, "pair": pair or None, "label": label}
     for number, row in enumerate(rows, 1 + has_header):
         assert row.where == f"{data_dir / file}:{number}"
         assert row.values[text]
@@ -82,7 +82,7 @@ def test_rows_are_the_same_in_every_format(tmp_path: Path) -> None:
         read = read_rows(file)
         assert [row.values for row in read] == rows, file
         assert [row.values for row in read] == rows, "a second pass"
-        assert columns_of(file) == Columns(text="text", label="label")
+        assert columns_of(file) == {"text": "text", "pair": None, "label": "label"}
     assert [row.values for row in read_rows(rows)] == rows
     assert read_rows(iter(rows)).columns == ("text", "label")
 
@@ -220,11 +220,15 @@ def test_missing_files_are_refused(tmp_path: Path) -> None:
 def test_columns_are_named_or_guessed(tmp_path: Path) -> None:
     lines = [f"{i}\tsome longer text, number {i}\t{'pos' if i % 2 else 'neg'}\n" for i in range(40)]
     unknown = write(tmp_path / "unknown.tsv", "nr\ttweet\tmood\n" + "".join(lines))
-    assert columns_of(unknown) == Columns(text="tweet", label="mood")
+    assert columns_of(unknown) == {"text": "tweet", "pair": None, "label": "mood"}
     headless = write(tmp_path / "headless.tsv", "".join(lines))
-    assert columns_of(headless) == Columns(text="2", label="3")
-    assert columns_of(headless, text="2", label="1") == Columns(text="2", label="1")
-    assert columns_of(unknown, text="2", label="mood") == Columns(text="tweet", label="mood")
+    assert columns_of(headless) == {"text": "2", "pair": None, "label": "3"}
+    assert columns_of(headless, text="2", label="1") == {"text": "2", "pair": None, "label": "1"}
+    assert columns_of(unknown, text="2", label="mood") == {
+        "text": "tweet",
+        "pair": None,
+        "label": "mood",
+    }
     with pytest.raises(
         DataError, match=r"no column 'tweets'; its columns are 'nr', 'tweet', 'mood'"
     ):

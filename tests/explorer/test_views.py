@@ -448,10 +448,10 @@ def test_missing_heads_are_named_in_one_line() -> None:
     views = explorer.describe(bare)["views"]
     assert targets_of(bare) == []
     for view, function in (("fill", explorer.fill), ("heads", explorer.heads)):
-        with pytest.raises(explorer.NoHeadError) as raised:
+        with pytest.raises(explorer.WrongModelError) as raised:
             function(bare, "the door")
         assert str(raised.value) in (views[view], views["predict"])
-    with pytest.raises(explorer.NoHeadError, match="without layers"):
+    with pytest.raises(explorer.WrongModelError, match="without layers"):
         explorer.attention(bare, "the door")
     assert "without layers" in views["attention"]
     assert views["steps"] is None
@@ -476,6 +476,6 @@ def test_a_head_that_does_not_exist_cannot_be_off(
 def test_words_are_masked_only_for_a_model_that_predicts_them(
     get_model: GetModel, name: str
 ) -> None:
-    with pytest.raises(explorer.NoHeadError):
+    with pytest.raises(explorer.WrongModelError):
         encode_input(get_model(name), "the door was open", words=[1])
     assert encode_input(get_model("pretrained"), "the door was open", words=[1]).hidden_ids

@@ -143,8 +143,9 @@ def test_every_claim_can_be_measured(
     def short(lab: Lab, seed: int, **changes: Any) -> Any:
         return pretrained(lab, seed, **{**changes, "steps": 2, "batch_size": 4})
 
-    def few(lab: Lab, model: str | Path, seed: int, **settings: Any) -> float:
-        return finetuned_model(lab, model, seed, **{**settings, "rows": 16, "epochs": 1})
+    def few(lab: Lab, model: str | Path, seed: int, settings: Any = None, rows: int = 0) -> float:
+        del rows
+        return finetuned_model(lab, model, seed, {**(settings or {}), "epochs": 1}, rows=16)
 
     monkeypatch.setattr(Lab, "pretrained", short)
     monkeypatch.setattr(Lab, "finetuned_model", few)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertworks.errors import BertworksError, CheckpointError, SettingsError
-from bertworks.explorer import NoHeadError, explain
+from bertworks.explorer import WrongModelError, explain
 from bertworks.explorer.available_views import view_error
 from bertworks.explorer.comparing import minimal_pair
 from bertworks.explorer.inputs import encode_input
@@ -245,7 +245,7 @@ def test_impossible_settings_are_refused_by_name(kind: str, tmp_path: Path) -> N
         Model.fresh(other, model.tokenizer).save(tmp_path / "bert")
     with pytest.raises(BertworksError, match=r"(LSTMs|both sides of a token), and cannot"):
         model.generate(["a b"])
-    with pytest.raises(NoHeadError, match="with LSTMs or with two encoders side by side"):
+    with pytest.raises(WrongModelError, match="with LSTMs or with two encoders side by side"):
         encode_input(model, "a b c").attention()
     assert view_error(model, "heads") and view_error(model, "generate")
     actual = explain(model, "a b c")

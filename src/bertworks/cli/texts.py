@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from ..data.reading import Reading
 from ..errors import DataError
+from .option_groups import OptionGroup
 
 Texts = Annotated[
     list[str] | None,
@@ -40,6 +41,29 @@ def check_source(
             ctx.fail(f"--{name} needs --data FILE.")
     for text in texts or ():
         require_text(text)
+
+
+class TextSource(NamedTuple):
+    """Texts, or a file of them, and its text column."""
+
+    texts: Sequence[str]
+    data: str | None
+    column: str | None
+
+
+def _text_source(
+    ctx: typer.Context, texts: Texts = None, *, data: str | None = None, column: Column = None
+) -> TextSource:
+    """The texts that a verb reads: typed, or in a file.
+
+    Args:
+        data (FILE): Read a file instead: .txt with one text per line, or a table.
+    """
+    check_source(ctx, texts, data, column=column)
+    return TextSource(texts or (), data, column)
+
+
+Source = Annotated[TextSource, OptionGroup(_text_source)]
 
 
 def require_text(text: str) -> None:

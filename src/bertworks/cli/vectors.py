@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from ..utils.formatting import format_duration
 from ..utils.progress import Progress
 from ..utils.remote import is_remote
@@ -17,19 +15,16 @@ from .models import TaskModel
 from .option_groups import OptionGroup
 from .options import Overwrite, Part, SettingsOption
 from .outputs import output
-from .texts import Column, Texts, check_source, lines_of
+from .texts import Source, lines_of
 
 if TYPE_CHECKING:
     from ..inference.vectors import WrittenVectors
 
 
 def _vector_writer(
-    ctx: typer.Context,
     model: TaskModel,
-    texts: Texts = None,
+    source: Source,
     *,
-    data: str | None = None,
-    column: Column = None,
     overwrite: Overwrite = False,
     part: Part = None,
     workers: ModelWorkers,
@@ -37,15 +32,11 @@ def _vector_writer(
     engine: EngineOption,
     display: TextDisplay,
 ) -> Callable[[str, str], None]:
-    """A function that writes vectors to a file, with the method of `Model` that is named.
-
-    Args:
-        data (FILE): Read a file instead: .txt with one text per line, or a table.
-    """
-    check_source(ctx, texts, data, column=column)
-    source: str | Iterable[str] = (texts or ()) if data is None else data
-    if texts and "-" in texts:
-        source = lines_of(texts, settings)
+    """A function that writes vectors to a file, with the method of `Model` that is named."""
+    texts, data, column = source
+    inputs: str | Iterable[str] = texts if data is None else data
+    if "-" in texts:
+        inputs = lines_of(texts, settings)
     options = {"column": column, "part": part, "overwrite": overwrite} | workers | settings
 
     def write(out: str, method: str) -> None:
@@ -53,7 +44,7 @@ def _vector_writer(
             to_file = getattr(loaded_model, method)
             with stopwatch() as seconds, Progress() as progress:
                 embedding = progress.counter("embedding", "texts")
-                return to_file(out, source, progress=embedding, **options), seconds()
+                return to_file(out, inputs, progress=embedding, **options), seconds()
 
         with output(None if is_remote(out) else out, [data], model=model):
             result, seconds = model.use(compute, engine)

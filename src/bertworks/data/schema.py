@@ -76,6 +76,13 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _JOINT = re.compile(r"[\s_.-]+")
 
 
+Column = str | tuple[str, ...] | None
+"""A role's column; several for a role with `many`; None if the table has none."""
+
+RoleColumns = dict[str, Column]
+"""The column of each role."""
+
+
 def canonical(name: str) -> str:
     """Return a column's name in lower case, its words joined by `_`, without quotes and brackets.
 
@@ -93,15 +100,7 @@ def columns_by_name(columns: Sequence[str]) -> dict[str, str]:
     return by_name | {column.strip().lower(): column for column in columns}
 
 
-class Columns(Settings):
-    """The columns that a task on texts reads."""
-
-    text: str  # the text, or the first of a pair
-    pair: str | None = None  # the second of a pair; None if rows are single texts
-    label: str | None = None  # the target; None if it is unknown
-
-
-def find_columns(
+def find_text_columns(
     rows: Rows,
     *,
     text: str | None = None,
@@ -109,8 +108,8 @@ def find_columns(
     label: str | None = None,
     labelled: bool = True,
     of_numbers: bool = False,
-) -> Columns:
-    """Find the columns of the text, the second text and the label.
+) -> RoleColumns:
+    """Find the columns of the roles `text`, `pair` and `label`, in a task or without one.
 
     Args:
         text: the text's column, by name or by number (counted from 1); detected if omitted.
@@ -134,7 +133,7 @@ def find_columns(
     if labelled and found_label is None:
         raise missing_column_error(rows, "label", _label_fix(rows))
     _check_apart(rows, {"text": found_text, "second text": found_pair, "label": found_label})
-    return Columns(text=found_text, pair=found_pair, label=found_label)
+    return {"text": found_text, "pair": found_pair, "label": found_label}
 
 
 def _check_apart(rows: Rows, columns: Mapping[str, Column]) -> None:
@@ -274,13 +273,6 @@ def label_by_content(columns: Sequence[str], sample: Sequence[Mapping[str, Any]]
             of_integers.append(column)
     best = of_integers or label_columns
     return best[0] if len(best) == 1 else None
-
-
-Column = str | tuple[str, ...] | None
-"""A role's column; several for a role with `many`; None if the table has none."""
-
-RoleColumns = dict[str, Column]
-"""The column of each role."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ..errors import BertworksWarning, DataError, truncate_repr
 from ..settings.keywords import TableKeywords
 from .headers import classify_first_line
 from .rows import LocatedRow, Rows, is_missing, rows_of_dataframe, text_of
-from .schema import find_columns, missing_column_error
+from .schema import find_text_columns, missing_column_error
 from .settings import TableOptions
 from .streams import suffix_of
 from .tables import Table, check_table_options, read_rows
@@ -150,10 +150,10 @@ def texts_or_data(texts: Any, data: Any) -> Any:
 def _in_table(rows: Rows, column: str | None, is_repeatable: bool) -> Texts:
     if not rows.sample:
         raise DataError("there are no texts", where=rows.name)
-    columns = find_columns(rows, text=column, labelled=False)
-    if columns.pair is not None:
+    columns = find_text_columns(rows, text=column, labelled=False)
+    if columns["pair"] is not None:
         raise missing_column_error(rows, "text", "Name it with column=NAME.")
-    return Texts(rows, columns.text, is_repeatable)
+    return Texts(rows, str(columns["text"]), is_repeatable)
 
 
 def _warn_of_header(table: Rows) -> None:

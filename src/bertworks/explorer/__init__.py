@@ -6,15 +6,15 @@ Each view is a function of a `Model`. The server has a route for each view; `exp
 views of one text in advance.
 """
 
+from ..errors import WrongModelError
 from .comparing import claim, contexts, minimal_pair
 from .explaining import describe, explain
 from .filling import checkpoints, fill
 from .layers import layer, weights
-from .requirements import NoHeadError
 from .views import attention, heads, occlusion, pieces, predict, steps
 
 __all__ = [
-    "NoHeadError",
+    "WrongModelError",
     "attention",
     "checkpoints",
     "claim",

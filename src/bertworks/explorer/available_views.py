@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..errors import WrongModelError
 from ..model import Model
 from ..nn.config import EncoderConfig
-from .requirements import ATTENTION_HEADS, NoHeadError, Requirement, is_causal_lm
+from .requirements import ATTENTION_HEADS, Requirement, is_causal_lm
 from .target import Target
 from .target_kinds import (
     NEXT_SENTENCES,
@@ -80,7 +81,7 @@ REQUIREMENTS: dict[str, Requirement | None] = {
 """The requirement of each view; None if every model has the view."""
 
 
-def view_error(model: Model, view: str, name: str | None = None) -> NoHeadError | None:
+def view_error(model: Model, view: str, name: str | None = None) -> WrongModelError | None:
     """The error for a view that the model does not support; None if it does.
 
     Args:
@@ -96,7 +97,7 @@ def check(model: Model, view: str) -> None:
     """Check that a model supports a view.
 
     Raises:
-        NoHeadError: it does not.
+        WrongModelError: it does not.
     """
     error = view_error(model, view)
     if error is not None:

@@ -178,7 +178,7 @@ def claim(
 
     Raises:
         DataError: a text cannot be tokenised, there are too many, or the claim applies to no word.
-        NoHeadError: the model has no attention heads.
+        WrongModelError: the model has no attention heads.
     """
     _check_texts(texts)
     if claim not in get_args(Claim):

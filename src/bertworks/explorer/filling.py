@@ -58,7 +58,7 @@ def fill(
         checkpoint: the step of a checkpoint of the model's run, whose weights are used.
 
     Raises:
-        NoHeadError: the model predicts no pieces.
+        WrongModelError: the model predicts no pieces.
         DataError: there is no blank or no such checkpoint, or a candidate has no pieces.
         CheckpointError: the checkpoint is damaged.
     """

@@ -92,7 +92,7 @@ class EncodedInput:
         """The attention weights `[layers, heads, queries, keys]`.
 
         Raises:
-            NoHeadError: the model has no attention heads.
+            WrongModelError: the model has no attention heads.
         """
         ATTENTION_HEADS.check(self.model)
         return stack_layers(self.activations(ablated_heads, attention=True).attention).numpy()
@@ -119,7 +119,7 @@ def encode_input(
     Raises:
         LengthError: there are more tokens.
         DataError: a text cannot be tokenised, or there is no such word.
-        NoHeadError: `words` is given, and the model does not predict masked pieces.
+        WrongModelError: `words` is given, and the model does not predict masked pieces.
     """
     tokenizer = model.tokenizer
     texts = (text,) if pair is None else (text, pair)

@@ -48,7 +48,7 @@ def layer(
     """One layer's numbers for a text: queries, keys, values, the output of each map, the norms.
 
     Raises:
-        NoHeadError: the model has no attention heads.
+        WrongModelError: the model has no attention heads.
         DataError: a text cannot be tokenised, or is too long, or there is no such layer.
     """
     check(model, "layer")
@@ -68,7 +68,7 @@ def weights(model: Model, layer: int, matrix: Matrix, row: int) -> dict[str, Any
         row: the number of the output, from 0; heads follow each other.
 
     Raises:
-        NoHeadError: the model has no attention heads.
+        WrongModelError: the model has no attention heads.
         DataError: there is no such layer, matrix or row.
     """
     check(model, "weights")

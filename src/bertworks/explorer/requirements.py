@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import BertworksError
+from ..errors import WrongModelError
 from ..model import Model
 from ..tasks.answering.task import AnsweringTask
 from ..tasks.classification import TextClassifierTask
@@ -14,11 +14,6 @@ from ..tasks.pretraining.replaced_tokens import ReplacedTokensTask
 from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.regression import RegressionTask
 from ..tasks.tagging.task import TaggingTask
-
-
-class NoHeadError(BertworksError):
-    """A view needs a head that the model lacks."""
-
 
 _TASK_CLAUSES: dict[type, str] = {
     PretrainingTask: "is only pre-trained",
@@ -44,7 +39,7 @@ class Requirement:
     remedy: str
     is_met: Callable[[Model], bool]
 
-    def find_error(self, model: Model, name: str | None = None) -> NoHeadError | None:
+    def find_error(self, model: Model, name: str | None = None) -> WrongModelError | None:
         """Return the error for a model that does not meet it; None for one that does.
 
         Args:
@@ -56,7 +51,7 @@ class Requirement:
         task = model.task
         clauses = (clause for kind, clause in _TASK_CLAUSES.items() if isinstance(task, kind))
         other = "is an encoder without a head" if task is None else f"is trained for {task.name}"
-        return NoHeadError(
+        return WrongModelError(
             f"{name or name_of(model)} {next(clauses, other)}: {self.lack}",
             fix=f"Serve {self.remedy}.",
         )
@@ -65,7 +60,7 @@ class Requirement:
         """Check that a model meets it.
 
         Raises:
-            NoHeadError: it does not.
+            WrongModelError: it does not.
         """
         error = self.find_error(model)
         if error is not None:

@@ -347,7 +347,7 @@ def make_target(inputs: EncodedInput, choice: Mapping[str, Any] | None = None) -
 
     Raises:
         DataError: the text or the model has no prediction of this kind.
-        NoHeadError: the model predicts nothing, or no next sentences and these are chosen.
+        WrongModelError: the model predicts nothing, or no next sentences and these are chosen.
     """
     choice = choice or {}
     PREDICTION.check(inputs.model)

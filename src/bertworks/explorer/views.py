@@ -41,7 +41,7 @@ def attention(
     """The attention weights of all heads, and measures that describe each head.
 
     Raises:
-        NoHeadError: the model has no attention heads.
+        WrongModelError: the model has no attention heads.
         DataError: a text cannot be tokenised, or is too long.
     """
     inputs = encode_input(model, text, pair, words=words)
@@ -90,7 +90,7 @@ def predict(
     """The model's prediction, with heads switched off; the target is chosen with all heads on.
 
     Raises:
-        NoHeadError: the model predicts nothing of the kind.
+        WrongModelError: the model predicts nothing of the kind.
         DataError: the target, a text or a head is not valid.
     """
     outcome = make_target(encode_input(model, text, pair, words=words), target)
@@ -111,7 +111,7 @@ def heads(
     """How much a prediction changes when one head is switched off, for each head.
 
     Raises:
-        NoHeadError: the model predicts nothing, or has no attention heads.
+        WrongModelError: the model predicts nothing, or has no attention heads.
         DataError: as in `predict`.
     """
     check(model, "heads")
@@ -156,7 +156,7 @@ def occlusion(
     Each piece of the word is replaced by the mask, or by the unknown piece if there is no mask.
 
     Raises:
-        NoHeadError, DataError: as in `predict`.
+        WrongModelError, DataError: as in `predict`.
     """
     outcome = make_target(encode_input(model, text, pair, words=words), target)
     inputs, tokenizer = outcome.inputs, model.tokenizer

@@ -100,7 +100,7 @@ def predict_masks(
     """
     task = copy.copy(task)
     task.top_k = max(each.text.top_k for each in examples)
-    texts = {each.example.row: each.text for each in examples}
+    texts = {each.example.index: each.text for each in examples}
     predictions: dict[int | None, Prediction] = {}
     place = [each.text.where for each in examples].__getitem__
     tokenised = [each.example for each in examples]

@@ -109,12 +109,18 @@ class TextReader(ABC):
             DataError: a text has a lone surrogate or no tokens, or is too long and `truncation` is
                 "error".
         """
-        return self._encode(texts, where, truncation=self.settings.truncation)
+        return self._encode(texts, where, self.settings.truncation)
 
     def _encode(
-        self, texts: Sequence[Any], where: Sequence[str], **options: Any
+        self,
+        texts: Sequence[Any],
+        where: Sequence[str],
+        truncation: Truncation,
+        side: Literal["left", "right"] = "right",
     ) -> list[EncodedText]:
-        encodings = self._tokenize(texts, max_length=self.limit, where=where, **options)
+        encodings = self._tokenize(
+            texts, max_length=self.limit, where=where, truncation=truncation, side=side
+        )
         for place, encoding in zip(where, encodings, strict=True):
             if not encoding.num_tokens and not self.may_be_empty:
                 raise DataError("the text has no tokens", where=place, fix="Leave it out.")
@@ -234,9 +240,7 @@ class TextEmbedder(TextReader):
             texts = [prompt + text for text in texts]
         else:
             prompt = ""
-        encoded_texts = self._encode(
-            texts, where, truncation=truncation or self.settings.truncation, side=side
-        )
+        encoded_texts = self._encode(texts, where, truncation or self.settings.truncation, side)
         num_excluded = self._num_excluded(prompt)
         if not num_excluded:
             return encoded_texts

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from ..analysis.probing import probe
 from ..data.documents import read_documents
@@ -19,6 +19,7 @@ from ..errors import DataError, TrainingError
 from ..inference.fingerprints import fingerprint
 from ..loading import load
 from ..nn.device import pick_device
+from ..settings.keywords import ProbeKeywords, TaskKeywords
 from ..text.vocabulary import train_vocabulary
 from ..training.finetune import finetune
 from ..training.pretrain import PretrainResult, pretrain
@@ -222,30 +223,58 @@ class Lab:
         return settings | {"seed": seed, "eval_every": every, "checkpoint_every": every}
 
     def finetuned_model(
-        self, model: str | Path, seed: int, *, rows: int = 1000, **settings: Any
+        self,
+        model: str | Path,
+        seed: int,
+        settings: TaskKeywords | None = None,
+        *,
+        rows: int = 1000,
     ) -> float:
         """Return the dev accuracy of a model fine-tuned on `rows` labelled texts."""
-        usual = {"max_seq_length": 64, "learning_rate": 1e-3, "classifier_pooling": "mean"}
-        settings = {**usual, "reinitialize": False, **settings, "seed": seed}
+        all_settings: TaskKeywords = {
+            "max_seq_length": 64,
+            "learning_rate": 1e-3,
+            "classifier_pooling": "mean",
+            "reinitialize": False,
+            **(settings or {}),
+            "seed": seed,
+        }
         data = LabelledRows(f"{rows} texts", self.sample(rows, seed), self.labelled[1])
-        return self.finetuned_metrics(model, "classification", data, **settings)["accuracy"]
+        return self.finetuned_metrics(model, "classification", data, **all_settings)["accuracy"]
 
     def finetuned_metrics(
-        self, model: str | Path, task: str, data: LabelledRows, **settings: Any
+        self,
+        model: str | Path,
+        task: str,
+        data: LabelledRows,
+        **settings: Unpack[TaskKeywords],
     ) -> Metrics:
         """Return the dev metrics of a model fine-tuned for a task."""
-        settings = {"batch_size": 16, "epochs": 4, "tensorboard": False, **settings}
+        all_settings: TaskKeywords = {
+            "batch_size": 16,
+            "epochs": 4,
+            "tensorboard": False,
+            **settings,
+        }
 
         def make(run: Path) -> Metrics:
-            how: dict[str, Any] = {"device": self.device, "progress": self.progress, **settings}
             return finetune(
-                str(model), task, train=data.train, dev=data.dev, out=run, **how
+                str(model),
+                task,
+                train=data.train,
+                dev=data.dev,
+                out=run,
+                device=self.device,
+                progress=self.progress,
+                **all_settings,
             ).metrics
 
-        description = {"model": Path(model).name, "task": task, "data": data.name, **settings}
+        description = {"model": Path(model).name, "task": task, "data": data.name, **all_settings}
         return self.cached_run("finetune", description, make)[1]
 
-    def probe_accuracy(self, model: str | Path, seed: int, **settings: Any) -> float:
+    def probe_accuracy(
+        self, model: str | Path, seed: int, **settings: Unpack[ProbeKeywords]
+    ) -> float:
         """Return the dev accuracy of logistic regression on frozen vectors of 1,000 texts."""
 
         def make(_: Path) -> Metrics:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from typing import Any
+from typing import Unpack
 
+from ..settings.keywords import ProbeKeywords, TaskKeywords
 from .bench import Lab
 from .claims import compare_arms
 
 Number = Callable[[Lab, int], float]
 
 
-def after_finetuning(rows: int = 1000, **settings: Any) -> Number:
+def after_finetuning(rows: int = 1000, **settings: Unpack[TaskKeywords]) -> Number:
     """Return a function for the accuracy of the model, fine-tuned on `rows` labelled texts."""
-    return lambda lab, seed: lab.finetuned_model(lab.name, seed, rows=rows, **settings)
+    return lambda lab, seed: lab.finetuned_model(lab.name, seed, settings, rows=rows)
 
 
 def accuracy_of_frozen(pooling: str, *layers: int) -> Number:
@@ -26,8 +27,10 @@ def accuracy_of_frozen(pooling: str, *layers: int) -> Number:
     def measure(lab: Lab, seed: int) -> float:
         count = lab.model.encoder.config.num_hidden_layers
         there = [n for n in layers if -n <= count] or [0]
-        given: dict[str, Any] = {"layers": there} if layers else {}
-        return lab.probe_accuracy(lab.name, seed, pooling=pooling, **given)
+        settings: ProbeKeywords = {"pooling": pooling}
+        if layers:
+            settings["layers"] = there
+        return lab.probe_accuracy(lab.name, seed, **settings)
 
     return measure
 

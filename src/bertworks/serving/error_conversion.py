@@ -16,8 +16,9 @@ from ..errors import (
     DataError,
     LengthError,
     SettingsError,
+    WrongModelError,
 )
-from .models import UnavailableModelError, UnknownModelError, WrongModelError
+from .models import UnavailableModelError, UnknownModelError
 from .queue import ClosedError
 from .request_error import RequestError, invalid_field_error
 from .schedule import DeadlineError, OverloadedError, TooLargeError

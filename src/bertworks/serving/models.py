@@ -17,7 +17,14 @@ from ..checkpoints.locate import locate, locate_with_adapter
 from ..checkpoints.sentence_directory import transformer_directory
 from ..checkpoints.sentence_settings import SentenceSettings
 from ..checkpoints.weight_files import digest_weights, read_json
-from ..errors import BertworksError, CheckpointError, SettingsError, did_you_mean, truncate_repr
+from ..errors import (
+    BertworksError,
+    CheckpointError,
+    SettingsError,
+    WrongModelError,
+    did_you_mean,
+    truncate_repr,
+)
 from ..inference.settings import EngineSettings
 from ..inference.sparse import SparseEmbedder
 from ..loading import load
@@ -55,10 +62,6 @@ class UnknownModelError(BertworksError):
 
 class UnavailableModelError(BertworksError):
     """A request names a model that cannot be loaded."""
-
-
-class WrongModelError(BertworksError):
-    """A model was not trained for the task of a request."""
 
 
 class Prompts(NamedTuple):

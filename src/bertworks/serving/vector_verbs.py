@@ -9,12 +9,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import WrongModelError
 from ..inference.late_interaction import LateInteractionEmbedder
 from ..inference.similarity import max_similarities, of_unit_length, similarities
 from ..inference.sparse import SparseEmbedder
 from ..inference.text_embedding import TextEmbedder
 from .job import Job
-from .models import VectorForm, WrongModelError
+from .models import VectorForm
 from .request_error import invalid_field_error
 from .runners import EmbedRunner, Text, TokenStatesRunner
 

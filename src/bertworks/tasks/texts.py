@@ -19,7 +19,7 @@ from pydantic import Field
 
 from ..checkpoints.heads import CLASSIFIER, POOLER, PublishedCheckpoint
 from ..data.rows import Row, Rows
-from ..data.schema import TEXT_NAMES, Role, RoleColumns, Schema, find_columns
+from ..data.schema import TEXT_NAMES, Role, RoleColumns, Schema, find_text_columns
 from ..errors import CheckpointError, DataError, SettingsError
 from ..nn.config import EncoderConfig
 from ..nn.encoder_settings import ClassifierPooling
@@ -57,8 +57,9 @@ class _TextSchema(Schema):
     def find(
         self, rows: Rows, names: Mapping[str, Any] | None = None, *, labelled: bool
     ) -> RoleColumns:
-        columns = find_columns(rows, **(names or {}), labelled=labelled, of_numbers=self.of_numbers)
-        return dict(columns)
+        return find_text_columns(
+            rows, **(names or {}), labelled=labelled, of_numbers=self.of_numbers
+        )
 
 
 class _ValueSchema(_TextSchema):

@@ -336,7 +336,7 @@ def sample_fill_ins(
             input_ids = np.concatenate((masked, [tokenizer.sep_id, tokenizer.cls_id]))
         else:
             input_ids = np.concatenate(([tokenizer.cls_id], masked, [tokenizer.sep_id]))
-        examples.append(PretrainingExample(input_ids, len(input_ids), row=len(examples)))
+        examples.append(PretrainingExample(input_ids, len(input_ids), index=len(examples)))
         if len(samples) == count:
             break
     if examples:

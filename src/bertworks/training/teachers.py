@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..data.rows import Rows, chunks
-from ..data.schema import RoleColumns, find_columns
+from ..data.schema import RoleColumns, find_text_columns
 from ..data.text_inputs import Texts
 from ..errors import BertworksWarning, DataError, SettingsError
 from ..inference import engine
@@ -141,12 +141,13 @@ def _student_of_sentence_encoder(
 ) -> tuple[StudentTask, list[LabelledExample]]:
     assert isinstance(options, RetrievalSettings) and settings.teacher is not None
     teacher = load(settings.teacher, device=device)
-    text_columns = find_columns(rows, text=options.text_column, labelled=False)
-    if text_columns.pair is not None:
+    text_columns = find_text_columns(rows, text=options.text_column, labelled=False)
+    if text_columns["pair"] is not None:
         fix = "Name the column of the texts: text_column=NAME."
         raise DataError(
             "a student learns from texts, and these are pairs", where=rows.name, fix=fix
         )
+    text_column = str(text_columns["text"])
     values = options.model_dump(include=set(RetrievalSettings.model_fields))
     values |= {
         "query_column": options.query_column or "query",
@@ -155,12 +156,12 @@ def _student_of_sentence_encoder(
         "loss": "in-batch",
     }
     vectors = _vectors(
-        teacher, Texts(rows, text_columns.text, is_repeatable=True), settings, run, progress
+        teacher, Texts(rows, text_column, is_repeatable=True), settings, run, progress
     )
     task = StudentTask(
         tokenizer,
         RetrievalSettings.parse(values),
-        text_columns.text,
+        text_column,
         principal_axes(vectors),
     )
     examples = [replace(one, target=vectors[one.index]) for one in _unlabelled(task, rows)]

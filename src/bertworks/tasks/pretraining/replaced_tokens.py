@@ -57,12 +57,6 @@ class TypedText(PretrainingExample):
 
     encoding: Encoding | None = None
 
-    @property
-    def index(self) -> int:
-        """The number of its row."""
-        assert self.row is not None
-        return self.row
-
 
 class _Description(Settings):
     """The output of `ReplacedTokensTask.to_dict`."""
@@ -173,7 +167,7 @@ class ReplacedTokensTask(Task[PretrainingExample]):
         encoding, first_segment = encode_row(
             self.tokenizer, row, where, self.max_length, typed_mask=False
         )
-        return TypedText(encoding.input_ids, first_segment, row=index, encoding=encoding)
+        return TypedText(encoding.input_ids, first_segment, index=index, encoding=encoding)
 
     def collate(self, examples: Sequence[PretrainingExample]) -> Batch:
         """Pack examples in order of length, and mask those that have a key.
@@ -209,8 +203,7 @@ class ReplacedTokensTask(Task[PretrainingExample]):
         answers: dict[int, Prediction] = {}
         for example in batch.examples:
             assert isinstance(example, TypedText) and example.encoding is not None
-            encoding, row = example.encoding, example.row
-            assert row is not None
+            encoding, row = example.encoding, example.index
             tokens: list[list[dict[str, Any]]] = [[], []]
             for token_number in np.flatnonzero(~encoding.special_tokens_mask).tolist():
                 start, end = encoding.offsets[token_number].tolist()

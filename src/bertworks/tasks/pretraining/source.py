@@ -41,7 +41,7 @@ class PretrainingExample:
     # what the masking is drawn from, as a pure function; None if nothing is to be masked, because
     # the text already contains the `[MASK]`s to predict
     key: int | None = None
-    row: int | None = None  # the row of data it comes from, if any
+    index: int = -1  # of the row of data that it comes from; -1: from a corpus
     # `[num_tokens]` bool, whether a token is masked together with the token before; None unless
     # the source has `with_units=True`
     continues_unit: np.ndarray | None = None

@@ -205,7 +205,7 @@ class PretrainingTask(Task[PretrainingExample]):
         encoding, first_segment = encode_row(
             self.tokenizer, row, where, self.max_length, typed_mask=True
         )
-        return PretrainingExample(encoding.input_ids, first_segment, row=index)
+        return PretrainingExample(encoding.input_ids, first_segment, index=index)
 
     def collate(self, examples: Sequence[PretrainingExample]) -> Batch:
         """Pack examples in order of length, and mask those that have a key.
@@ -227,7 +227,7 @@ class PretrainingTask(Task[PretrainingExample]):
         packed = Packed.from_arrays(
             [examples[at].input_ids for at in order],
             [types],
-            rows=[at if (row := examples[at].row) is None else row for at in order],
+            rows=[at if examples[at].index < 0 else examples[at].index for at in order],
         )
         keys = [key for at in order if (key := examples[at].key) is not None]
         if self._masker is None:  # causal
