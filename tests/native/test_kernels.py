@@ -13,10 +13,17 @@ import numpy as np
 import pytest
 
 from bertworks.native import library
+from bertworks.utils.environment import VARIABLES
 
 PROGRAM = Path(__file__).with_name("compare_kernels.c")
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g"]
 needs_library = pytest.mark.skipif(not library.is_enabled(), reason="no native code")
+
+
+def test_each_instruction_set_and_machine_may_be_chosen():
+    names = {name for isas in build_native.ISAS.values() for name in isas}
+    assert names | {"", "0", "1"} == {*VARIABLES["BERTWORKS_NATIVE"]}
+    assert {"", "none", *build_native.ISAS} == {*VARIABLES["BERTWORKS_MACHINE"]}
 
 
 @needs_library

@@ -9,9 +9,11 @@ from ..errors import SettingsError, did_you_mean, truncate_repr
 
 PREFIX = "BERTWORKS_"
 _X86 = ("scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx")
-_ARM = ("neon", "neondot", "neonbf16")
+_ARM = ("neon", "neondot", "neonbf16", "neoni8mm")
 VARIABLES: Mapping[str, tuple[str, ...]] = {
     "BERTWORKS_API_KEYS": (),  # keys of `serve`, separated by commas
+    "BERTWORKS_LINKER": (),  # of `build_native.py`, as the next one
+    "BERTWORKS_MACHINE": ("", "x86_64", "aarch64", "none"),
     "BERTWORKS_DATA": (),  # the data of tests and benchmarks
     # 0: without native code; a name: with the kernels of that instruction set
     "BERTWORKS_NATIVE": ("", "0", "1", *_X86, *_ARM),
