@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from html.parser import HTMLParser
 from importlib.resources import files
 from itertools import pairwise
@@ -27,6 +28,7 @@ from bertworks.reports.report import write_evaluation_report, write_report
 from bertworks.runs.run_directory import read_run
 from bertworks.settings.base import RUN_FORMAT
 from bertworks.tasks.breakdown import Breakdown
+from bertworks.tasks.summary import DataSummary, SplitSummary
 from bertworks.utils.json_files import with_checksum
 
 NASTY = "<script>alert('x')</script> & \"quoted\""
@@ -314,6 +316,29 @@ def test_fine_tuning_data_are_described(run: Path) -> None:
         assert text in words, text
     for text in ("Rows of train, by tokens", "13 rows are truncated, by 777 tokens in total"):
         assert text in words, text
+
+
+@pytest.mark.parametrize(("has_majority_baseline", "shares"), [(True, "60.0%"), (False, "150.0%")])
+def test_shares_of_labels_are_those_of_the_summary(
+    run: Path, has_majority_baseline: bool, shares: str
+) -> None:
+    """Of all tags in tagging, where a row has many; of rows where a row has a set of labels."""
+    table = SplitSummary(
+        name="t",
+        rows=2,
+        labels={"O": 3, "B-X": 2},
+        lengths={"min": 1, "p50": 2, "p90": 2, "p95": 2, "p99": 2, "max": 4},
+        num_truncated_rows=0,
+        num_truncated_tokens=0,
+        tokens=5,
+        bin_width=1,
+        length_histogram=[0, 2],
+        truncated_length_histogram=[0, 0],
+    )
+    data = DataSummary("tags", has_majority_baseline, 8, table, None, 0)
+    assert f"'O' 3 ({shares})" in " ".join(data.lines())
+    (run / "data.json").write_text(json.dumps(asdict(data)))
+    assert f"3 ({shares})" in _Page(write_report(run).read_text(encoding="utf-8")).words
 
 
 def _evaluation_page(run: Path, **parts: Any) -> _Page:

@@ -205,8 +205,10 @@ def labelled_data(data: Mapping[str, Any]) -> str:
     if "num_shared_rows" in rest:
         shared = rest.pop("num_shared_rows")
         rest["dev rows that are also in train"] = shared
+    # As in `DataSummary.lines`: a row of several labels has a share of rows for each.
+    of_rows = not data.get("has_majority_baseline", True)
     balance = [
-        (label, *(_share(table, label) for table in tables.values()))
+        (label, *(_share(table, label, of_rows=of_rows) for table in tables.values()))
         for label in sorted(tables["train"]["labels"], key=tables["train"]["labels"].get)[::-1]
     ]
     return "".join(
@@ -239,9 +241,11 @@ def _histograms(tables: Mapping[str, Mapping[str, Any]]) -> str:
     return f'<div class="charts">{"".join(histograms)}</div>'
 
 
-def _share(table: Mapping[str, Any], label: str) -> str:
+def _share(table: Mapping[str, Any], label: str, *, of_rows: bool) -> str:
+    """How often a label occurs, and its share: of the rows, or of all labels (tags of words)."""
     count = table["labels"].get(label, 0)
-    return f"{count:,} ({count / max(table['rows'], 1):.1%})"
+    total = table["rows"] if of_rows else sum(table["labels"].values())
+    return f"{count:,} ({count / max(total, 1):.1%})"
 
 
 MASK = "[MASK]"
