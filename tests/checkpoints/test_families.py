@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from itertools import pairwise
 
 import pytest
 import torch
+import transformers
 from torch.nn import functional as F
 
 from bertworks.checkpoints.families import FAMILIES
@@ -364,6 +366,44 @@ def test_a_head_of_longformer_is_refused_without_its_class(head):
     with pytest.raises(CheckpointError, match="no `architectures`, which decide which tokens"):
         has_head({})
     assert not has_head({"architectures": ["LongformerModel"]})
+
+
+CAUSAL_ONLY = {
+    *("roberta", "xlm-roberta", "camembert", "ernie", "electra", "data2vec-text", "megatron-bert"),
+    *("roberta-prelayernorm", "xlm-roberta-xl", "rembert", "roformer", "big_bird"),
+}
+"""Families with a class `…ForCausalLM`, whose files say `is_decoder`, which is refused by name."""
+WITHOUT_HEADS = {
+    "xlnet": {"XLNetForQuestionAnswering"},  # a search over starts, then ends; only the encoder
+    "big_bird": {"BigBirdForQuestionAnswering"},  # with a layer more
+    "roformer": {"RoFormerForMultipleChoice"},  # of the last token of a padded row
+}
+"""Classes of transformers whose heads are not read: only their encoders are."""
+
+
+@pytest.mark.parametrize("family", ALL)
+def test_classes_of_transformers_are_read_or_known(family):
+    """A class that a new version of transformers adds to a family is found here."""
+    own = FAMILIES[family].classes
+    module = importlib.import_module(getattr(transformers, own["encoder"]).__module__)
+    classes = {
+        name
+        for name in module.__all__
+        if isinstance(kind := getattr(module, name), type)
+        and issubclass(kind, transformers.PreTrainedModel)
+        and not name.endswith("PreTrainedModel")
+    }
+    missing = classes - set(own.values())
+    causal = {name for name in missing if name.endswith("ForCausalLM")}
+    assert bool(causal) == (family in CAUSAL_ONLY)
+    assert missing - causal == WITHOUT_HEADS.get(family, set())
+    assert set(own.values()) <= classes
+
+
+@pytest.mark.parametrize("family", sorted(CAUSAL_ONLY))
+def test_decoders_are_refused_by_name(family):
+    with pytest.raises(CheckpointError, match="is_decoder=True is not supported"):
+        FAMILIES[family].read_config({"is_decoder": True}, where="here")
 
 
 def test_bigbird_is_read_up_to_the_length_of_its_full_attention():

@@ -95,7 +95,7 @@ def expected_steps(encoder, number: int, steps: dict[str, np.ndarray]) -> dict[s
         query, key = "rotated_query", "rotated_key"
         theta = config.rotary.local_theta if config.is_local(number) else config.rotary.theta
         for name in ("query", "key"):
-            has_neighbours = config.rotates_neighbours
+            has_neighbours = config.rotary.rotates_neighbours
             expected[f"rotated_{name}"] = _rotate(steps[name], theta, has_neighbours)
     scores = np.einsum("qhd,khd->hqk", steps[query], steps[key]) / math.sqrt(config.head_size)
     distance = np.arange(LENGTH)[None] - np.arange(LENGTH)[:, None]
