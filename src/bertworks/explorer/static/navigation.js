@@ -23,7 +23,7 @@ export function drawNavigation(current, values, isMissing) {
       },
       view.title,
       isMissing(view) &&
-        h("span", { class: "visually-hidden" }, " (not available with this model)"),
+        h("span", { class: "visually-hidden" }, " (not available here)"),
     );
   const list = (group) =>
     h(
