@@ -8,12 +8,13 @@ BENCH ?= .venv-bench
 RESULTS ?= benchmarks/results
 INFINITY ?= .venv-infinity
 WHEELS ?= .venv-wheels
+LIGHT ?= .venv-light
 BIN := $(VENV)/bin
 NPM := $(shell command -v npm)
 PACKAGE := pyproject.toml constraints.txt build_native.py $(wildcard src/bertworks/native/*.[ch])
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-quick test-slow faults lint format docs bench gpu bench-serving wheels clean help
+.PHONY: demo test test-quick test-light test-slow faults lint format docs bench gpu bench-serving wheels clean help
 
 demo: $(VENV)/.installed-demo  ## the whole cycle on text that Python itself carries, in minutes
 	$(BIN)/bertworks demo
@@ -23,6 +24,9 @@ test: $(VENV)/.installed-test  ## all tests but those that take minutes
 
 test-quick: $(VENV)/.installed-test  ## while you work: all but the long ones, too
 	$(BIN)/python -m pytest -m "not slow and not long" -n auto --dist worksteal
+
+test-light: $(LIGHT)/.installed  ## tests of the light core, in an environment without PyTorch
+	$(LIGHT)/bin/python -m pytest -m "light and not slow"
 
 test-slow: $(VENV)/.installed-test  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow --ignore=tests/faults
@@ -73,7 +77,7 @@ wheels: $(WHEELS)/.installed  ## what is published, in dist/: the sources, wheel
 	PATH=$(CURDIR)/$(WHEELS)/bin:$$PATH $(WHEELS)/bin/python build_wheels.py
 
 clean:  ## remove the virtual environment and what tools leave behind
-	rm -rf $(VENV) $(BENCH) $(INFINITY) $(WHEELS) dist node_modules bertworks-demo site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) $(INFINITY) $(LIGHT) $(WHEELS) dist node_modules bertworks-demo site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*  ## (.*)/  make \1|\2/p' Makefile | column -t -s '|'
@@ -91,6 +95,11 @@ $(BENCH)/.installed: $(PACKAGE) benchmarks/requirements.txt
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH)/bin/pip install --quiet -c constraints.txt -e ".[train]"
 	$(BENCH)/bin/pip install --quiet -c constraints.txt -r benchmarks/requirements.txt
+	@touch $@
+
+$(LIGHT)/.installed: $(PACKAGE)
+	$(PYTHON) -m venv $(LIGHT)
+	$(LIGHT)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test-light]"
 	@touch $@
 
 $(INFINITY)/.installed: benchmarks/infinity.txt

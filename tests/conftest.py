@@ -1,4 +1,7 @@
-"""Fixtures of all tests: the folder of the real data, and one seed."""
+"""Fixtures of all tests: the folder of the real data, and one seed.
+
+Where PyTorch is not installed, the files with tests that are marked `light` are collected alone.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-import jaxtyping
 import pytest
 from hypothesis import settings
 from typer import testing
@@ -50,10 +52,23 @@ def existing_modules(names: Sequence[str]) -> Sequence[str]:
     return names
 
 
+HAS_PYTORCH = find_spec("torch") is not None
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Without PyTorch, ignore test files without the mark `light`: they may import it."""
+    is_test = collection_path.match("test_*.py")
+    if HAS_PYTORCH or not is_test:
+        return None
+    return "pytest.mark.light" not in collection_path.read_text(encoding="utf-8") or None
+
+
 def _check_types() -> None:
     """Check declared types in the modules that are imported from now on."""
     names = existing_modules(_CHECKED_MODULES)
-    from tests.type_checks import remember_checks  # imports torch
+    import jaxtyping
+
+    from tests.type_checks import remember_checks
 
     jaxtyping.jaxtyped = remember_checks(
         jaxtyping.jaxtyped
@@ -61,7 +76,8 @@ def _check_types() -> None:
     jaxtyping.install_import_hook(names, "beartype.beartype")
 
 
-_check_types()
+if HAS_PYTORCH:
+    _check_types()
 
 # A machine that is busy with something else is no fault of the code.
 settings.register_profile("bertworks", deadline=None, max_examples=40)
@@ -95,16 +111,18 @@ def _imports_are_frozen() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def auto_is_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """`precision=auto` is fp32 on every machine, so that tests compare float32 numbers."""
-    monkeypatch.setattr("bertworks.nn.device.is_fast_at_bfloat16", lambda _: False)
+    if HAS_PYTORCH:
+        monkeypatch.setattr("bertworks.nn.device.is_fast_at_bfloat16", lambda _: False)
     monkeypatch.setattr("bertworks.inference.native_network.is_fast_at_bfloat16", lambda: False)
 
 
 @pytest.fixture(autouse=True)
 def auto_is_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """`device=auto` is the CPU on every machine, so that tests compare its bits."""
-    import torch
+    if HAS_PYTORCH:
+        import torch
 
-    monkeypatch.setattr("bertworks.nn.device.fastest_device", lambda: torch.device("cpu"))
+        monkeypatch.setattr("bertworks.nn.device.fastest_device", lambda: torch.device("cpu"))
 
 
 def _not_synchronised(descriptor: int) -> None:
