@@ -56,11 +56,13 @@ HAS_PYTORCH = find_spec("torch") is not None
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Without PyTorch, ignore test files without the mark `light`: they may import it."""
-    is_test = collection_path.match("test_*.py")
-    if HAS_PYTORCH or not is_test:
+    """Without PyTorch, ignore files and folders without tests that are marked `light`."""
+    if HAS_PYTORCH:
         return None
-    return "pytest.mark.light" not in collection_path.read_text(encoding="utf-8") or None
+    is_folder = collection_path.is_dir()
+    files = collection_path.rglob("test_*.py") if is_folder else [collection_path]
+    is_light = any("pytest.mark.light" in file.read_text(encoding="utf-8") for file in files)
+    return None if is_light else True
 
 
 def _check_types() -> None:
@@ -144,6 +146,9 @@ def _workers_are_forked() -> Iterator[None]:
 
     A worker that is started anew imports PyTorch, which takes longer than most of its work.
     """
+    if not HAS_PYTORCH:
+        yield
+        return
     from bertworks.jobs import parallel
 
     from .forking import WorkerContext

@@ -214,7 +214,7 @@ _OTHER_METHOD_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("save_pretrained", "save_to_disk", "push_to_hub"), "save"),
     **dict.fromkeys(("from_pretrained", "load"), "load (bertworks.load)"),
     **dict.fromkeys(("tokenize", "decode"), "tokenizer"),
-    **dict.fromkeys(("config", "hidden_size"), "encoder.config"),
+    "hidden_size": "encoder.config",
     **dict.fromkeys(("score", "test"), "evaluate"),
     **dict.fromkeys(("rank", "rerank"), "predict"),
     **dict.fromkeys(("unmask", "fill"), "fill_mask"),

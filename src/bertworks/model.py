@@ -129,6 +129,26 @@ class Model(TaskModel):
         return self.network.encoder
 
     @property
+    def config(self) -> EncoderConfig:
+        """The geometry of the encoder."""
+        return self.encoder.config
+
+    @property
+    def device_type(self) -> str:
+        """The kind of device that the network is on."""
+        return next(self.network.parameters()).device.type
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of the weights, with those of the model of queries."""
+        models = (self,) if self.query_model is None else (self, self.query_model)
+        return sum(
+            weight.numel() * weight.element_size()
+            for network in {model.network for model in models}
+            for weight in network.parameters()
+        )
+
+    @property
     def num_parameters(self) -> int:
         """The number of trainable parameters; shared ones count once."""
         return sum(weight.numel() for weight in self.network.parameters())

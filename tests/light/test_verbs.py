@@ -14,7 +14,7 @@ import bertworks as bw
 from bertworks.cli import app
 from bertworks.native.library import has_kernels
 from tests.conftest import HAS_PYTORCH
-from tests.light.models import SavedBert, save_bert
+from tests.light.models import PIECES, SavedBert, save_bert
 
 pytestmark = [
     pytest.mark.light,
@@ -29,6 +29,16 @@ TEXTS = ("the door was open", "a deep river", "london")
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> SavedBert:
     return save_bert(tmp_path_factory.mktemp("light") / "encoder")
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> SavedBert:
+    return save_bert(tmp_path_factory.mktemp("light") / "tickets", labels=("no", "so", "yes"))
+
+
+@pytest.fixture(scope="module")
+def masked_lm(tmp_path_factory: pytest.TempPathFactory) -> SavedBert:
+    return save_bert(tmp_path_factory.mktemp("light") / "words", masked_lm=True)
 
 
 def run(*words: object) -> Result:
@@ -77,6 +87,28 @@ def test_inspect_counts_parameters(encoder: SavedBert) -> None:
     assert result["engine"].startswith("native code for ")
 
 
+def test_predict_gives_the_probabilities_of_the_formulas(
+    classifier: SavedBert, tmp_path: Path
+) -> None:
+    (tmp_path / "t.tsv").write_text("text\n" + "".join(f"{text}\n" for text in TEXTS))
+    words = ("predict", classifier.directory, "--data", tmp_path / "t.tsv", "--backend", "native")
+    succeed(*words, "--out", tmp_path / "p.jsonl", "precision=fp32")
+    rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    actual = [[*row["prediction"]["probabilities"].values()] for row in rows]
+    expected = np.stack([*map(classifier.probabilities, TEXTS)])
+    assert np.array(actual) == pytest.approx(expected, abs=1e-5)
+
+
+def test_fill_mask_gives_the_probabilities_of_the_formulas(masked_lm: SavedBert) -> None:
+    text = "the [MASK] was open"
+    words = ("fill-mask", masked_lm.directory, text, "--backend", "native", "--json")
+    (guesses,) = json.loads(succeed(*words, "precision=fp32", "--top-k", 14).stdout)
+    expected = masked_lm.pieces(text)
+    assert sorted(guess["id"] for guess in guesses) == [*range(len(PIECES))]
+    for guess in guesses:
+        assert guess["probability"] == pytest.approx(expected[guess["id"]], abs=1e-5)
+
+
 def test_tokenize_needs_no_network(encoder: SavedBert) -> None:
     result = succeed("tokenize", encoder.directory, "the door", "--json")
     assert "[CLS]" in result.stdout
@@ -95,7 +127,7 @@ def test_tokenize_needs_no_network(encoder: SavedBert) -> None:
         (("convert", "mini", "{o}"), "torch", "train"),
         (("lab", "list"), "torch", "train"),
         (("embed", "mini-sentences", "a", "--out", "{o}.parquet"), "pyarrow", "parquet"),
-        (("prepare", "{t}", "--tokenizer", "mini", "--out", "{o}"), "pyarrow", "parquet"),
+        (("prepare", "{t}", "--tokenizer", "mini", "--out", "{o}"), "sentencex", "train"),
     ],
 )
 def test_verbs_name_the_missing_extra(
@@ -112,7 +144,7 @@ def test_verbs_name_the_missing_extra(
 @needs_absence
 def test_settings_that_need_pytorch_say_so(encoder: SavedBert, tmp_path: Path) -> None:
     words = ("embed", encoder.directory, "a", "--out", tmp_path / "v.npy")
-    for more in (("layers=0",), ("--backend", "torch"), ("--device", "cuda")):
+    for more in (("--backend", "torch"), ("--device", "cuda")):
         line = fail(*words, *more)
         assert line.endswith('needs PyTorch. Run: pip install "bertworks[train]"'), line
 

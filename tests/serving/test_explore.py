@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from bertworks import explorer
-from bertworks.inference.activations import AbandonedError
+from bertworks.inference.abandonment import AbandonedError
 from bertworks.serving.dialects.explorer import VIEWS
 from bertworks.serving.security import Keys
 from tests.serving.conftest import Running

@@ -103,10 +103,10 @@ def locate_with_adapter(
     Raises:
         CheckpointError: as `locate`; or a base is given for a whole model.
     """
-    from .peft_adapters import base_name
-
     directory = locate(name)
     if is_adapter(directory):
+        from .peft_adapters import base_name
+
         return locate(base or base_name(directory)), directory
     if base is not None:
         raise CheckpointError("is no adapter", where=str(name), fix="Leave base out.")

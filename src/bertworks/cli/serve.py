@@ -10,7 +10,7 @@ import typer
 
 from ..errors import import_optional
 from .app import verb
-from .devices import Device, Threads, set_threads
+from .devices import EngineOption
 from .models import Adapters
 from .options import SettingsOption
 from .outputs import check_present
@@ -34,8 +34,7 @@ def serve(
     log_level: Literal["debug", "info", "warning"] = "info",
     settings: SettingsOption,
     adapters: Adapters,
-    device: Device = "auto",
-    threads: Threads = None,
+    engine: EngineOption,
 ) -> None:
     """Serve models over HTTP.
 
@@ -60,7 +59,6 @@ def serve(
     # start. The server enables collection again once it has started.
     gc.disable()
     try:
-        set_threads(threads)
         from ..serving.models import Models, parse_sources
         from ..serving.security import read_keys
         from ..serving.server import serve as run
@@ -71,7 +69,8 @@ def serve(
         check_present([tls_key, tls_certificate])
         served_models = Models(
             parse_sources(models),
-            device=device,
+            device=engine.device,
+            backend=engine.backend,
             adapters=adapters,
             precision=serve_settings.precision,
             deterministic=serve_settings.deterministic,

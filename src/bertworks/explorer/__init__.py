@@ -6,12 +6,30 @@ Each view is a function of a `Model`. The server has a route for each view; `exp
 views of one text in advance.
 """
 
-from ..errors import WrongModelError
-from .comparing import claim, contexts, minimal_pair
-from .explaining import describe, explain
-from .filling import checkpoints, fill
-from .layers import layer, weights
-from .views import attention, heads, occlusion, pieces, predict, steps
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..errors import WrongModelError
+    from .comparing import claim, contexts, minimal_pair
+    from .description import describe
+    from .explaining import explain
+    from .filling import checkpoints, fill
+    from .layers import layer, weights
+    from .text_pieces import pieces
+    from .views import attention, heads, occlusion, predict, steps
+
+_MODULES = {
+    **dict.fromkeys(("claim", "contexts", "minimal_pair"), "comparing"),
+    **dict.fromkeys(("checkpoints", "fill"), "filling"),
+    **dict.fromkeys(("layer", "weights"), "layers"),
+    **dict.fromkeys(("attention", "heads", "occlusion", "predict", "steps"), "views"),
+    **{"describe": "description", "explain": "explaining"},
+    "pieces": "text_pieces",
+}
+"""The module of each name: most of them import PyTorch."""
 
 __all__ = [
     "WrongModelError",
@@ -31,3 +49,9 @@ __all__ = [
     "steps",
     "weights",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_MODULES[name]}", __name__), name)

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from ..errors import WrongModelError
-from ..model import Model
+from ..errors import WrongModelError, has_pytorch
+from ..inference.native_model import NativeModel
 from ..nn.config import EncoderConfig
-from .requirements import ATTENTION_HEADS, Requirement, is_causal_lm
-from .target import Target
-from .target_kinds import (
+from ..tasks.answering.task import AnsweringTask
+from ..tasks.classification import TextClassifierTask
+from ..tasks.regression import RegressionTask
+from ..tasks.tagging.task import TaggingTask
+from .requirements import (
+    ATTENTION_HEADS,
     NEXT_SENTENCES,
     PREDICTION,
-    AnswerTarget,
-    BlankTarget,
-    LabelTarget,
-    NextTarget,
-    TagTarget,
-    ValueTarget,
+    Requirement,
+    is_causal_lm,
+    is_masked_lm,
 )
+
+if TYPE_CHECKING:
+    from ..model import Model
 
 
 def has_plain_layers(config: EncoderConfig) -> bool:
@@ -31,28 +35,28 @@ def has_plain_layers(config: EncoderConfig) -> bool:
     )
 
 
-def _predicts(*targets: type[Target]) -> Callable[[Model], bool]:
-    return lambda model: any(target.is_predicted_by(model) for target in targets)
+def _is_trained_for(*tasks: type) -> Callable[[Model], bool]:
+    return lambda model: isinstance(model.task, tasks)
 
 
 _STEPS = Requirement(
     "its layers are of a kind whose steps are not shown (with bottlenecks, with global tokens, "
     "with factors in place of norms, or without attention heads)",
     "another model, such as mini",
-    lambda model: ATTENTION_HEADS.is_met(model) and has_plain_layers(model.encoder.config),
+    lambda model: ATTENTION_HEADS.is_met(model) and has_plain_layers(model.config),
 )
 REQUIREMENTS: dict[str, Requirement | None] = {
     **dict.fromkeys(("pieces", "pair", "contexts", "steps", "similarity", "search")),
     "fill": Requirement(
         "it predicts no words",
         "a pre-trained model, such as mini or bert-base-uncased",
-        _predicts(BlankTarget, NextTarget),
+        lambda model: is_masked_lm(model) or is_causal_lm(model),
     ),
     **dict.fromkeys(("predict", "occlusion"), PREDICTION),
     "heads": Requirement(
         "it has no prediction or no attention heads to switch off",
         "a pre-trained or fine-tuned BERT, such as mini",
-        lambda model: PREDICTION.is_met(model) and model.encoder.config.has_heads,
+        lambda model: PREDICTION.is_met(model) and model.config.has_heads,
     ),
     **dict.fromkeys(("attention", "claim"), ATTENTION_HEADS),
     **dict.fromkeys(("layer", "weights"), _STEPS),
@@ -60,25 +64,40 @@ REQUIREMENTS: dict[str, Requirement | None] = {
     "classify": Requirement(
         "it has no labels",
         "a classifier: bertworks finetune classification trains one",
-        _predicts(LabelTarget, ValueTarget),
+        _is_trained_for(TextClassifierTask, RegressionTask),
     ),
     "tag": Requirement(
         "it has no tags",
         "a tagger: bertworks finetune tagging trains one",
-        _predicts(TagTarget),
+        _is_trained_for(TaggingTask),
     ),
     "answer": Requirement(
         "it answers no questions",
         "a model for questions: bertworks finetune answering trains one",
-        _predicts(AnswerTarget),
+        _is_trained_for(AnsweringTask),
     ),
     "generate": Requirement(
         "it continues no texts",
         "a causal model, such as openai-gpt",
-        lambda model: is_causal_lm(model) and model.encoder.config.can_generate,
+        lambda model: is_causal_lm(model) and model.config.can_generate,
     ),
 }
 """The requirement of each view; None if every model has the view."""
+
+
+NETWORK_VIEWS = frozenset(
+    (
+        *("fill", "attention", "layer", "weights", "predict", "heads", "occlusion", "steps"),
+        *("pair", "contexts", "claim"),
+    )
+)
+"""The views that a network of PyTorch's computes."""
+
+_NETWORK = Requirement(
+    "the view needs PyTorch, which is not installed on the server",
+    'it with PyTorch: pip install "bertworks[train]"',
+    lambda _: False,
+)
 
 
 def view_error(model: Model, view: str, name: str | None = None) -> WrongModelError | None:
@@ -89,6 +108,8 @@ def view_error(model: Model, view: str, name: str | None = None) -> WrongModelEr
         view: its name.
         name: the model's name in the message; derived from its source if omitted.
     """
+    if view in NETWORK_VIEWS and isinstance(model, NativeModel) and not has_pytorch():
+        return _NETWORK.find_error(model, name)
     requirement = REQUIREMENTS[view]
     return None if requirement is None else requirement.find_error(model, name)
 

@@ -6,7 +6,7 @@ import difflib
 import itertools
 import re
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -16,13 +16,9 @@ from torch import Tensor
 from ..errors import DataError, did_you_mean, truncate_repr
 from ..model import Model
 from .inputs import EncodedInput, encode_input, round_values, stack_layers
+from .limits import MAX_SENTENCES, Claim
 from .target_kinds import make_default_target, make_target
 from .views import TargetChoice
-
-MAX_SENTENCES = 64
-"""The maximum number of texts of a view, and of occurrences of a word in them."""
-
-Claim = Literal["previous", "next", "first", "same-word", "links"]
 
 
 def minimal_pair(

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..model import Model
-from ..tasks.answering.task import AnsweringTask
-from ..tasks.texts import TextTask
-from .available_views import REQUIREMENTS, view_error
-from .comparing import MAX_SENTENCES
-from .filling import checkpoints, fill
-from .inputs import MAX_TOKENS, EncodedInput, encode_input
+from .available_views import view_error
+from .description import describe
+from .filling import fill
+from .inputs import EncodedInput, encode_input
 from .layers import layers_for_file
 from .requirements import is_causal_lm, is_masked_lm, name_of
 from .target_kinds import make_default_target
@@ -20,48 +18,8 @@ from .views import attention, heads, occlusion, predict, steps
 FORMAT = 1
 """The format version of the result of `explain`; a page has the same release as its data."""
 
-LIMITS = {"tokens": MAX_TOKENS, "sentences": MAX_SENTENCES}
-
 MAX_NUMBERS = 2_000_000
 """The most numbers of layers and weights in a file: 5 MB."""
-
-
-def describe(model: Model, name: str | None = None) -> dict[str, Any]:
-    """Describe a model and its views, as JSON.
-
-    Args:
-        model: any.
-        name: the model's name in reasons; derived from its source if omitted.
-    """
-    config, task = model.encoder.config, model.task
-    mask = model.tokenizer.id_of("mask") if is_masked_lm(model) else None
-    return {
-        "source": model.source,
-        "task": None if task is None else task.name,
-        "family": config.family,
-        "layers": config.num_hidden_layers,
-        "heads": config.num_attention_heads,
-        "hidden_size": config.hidden_size,
-        "vocab_size": model.tokenizer.vocab_size,
-        "parameters": sum(weight.numel() for weight in model.network.parameters()),
-        "causal": config.attention == "causal",
-        "mask": None if mask is None else model.tokenizer.id_to_token(mask),
-        "labels": list(model.labels),
-        "pairs": takes_pairs(model),
-        "compares": model.sentence is not None,
-        "checkpoints": list(checkpoints(model)),
-        "views": {
-            view: None if (error := view_error(model, view, name)) is None else str(error)
-            for view in REQUIREMENTS
-        },
-    }
-
-
-def takes_pairs(model: Model) -> bool:
-    """Whether the model's task is about pairs of texts: a question and a passage, for example."""
-    task = model.task
-    is_of_pairs = isinstance(task, TextTask) and task.settings.pair_column is not None
-    return is_of_pairs or isinstance(task, AnsweringTask)
 
 
 def explain(

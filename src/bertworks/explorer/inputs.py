@@ -5,25 +5,25 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from jaxtyping import Bool, Float
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ..errors import DataError, LengthError
-from ..inference.activations import Activations, activations
-from ..model import Model
 from ..packed import Packed
 from ..tasks.tagging.task import TaggingTask
 from ..text.encoding import Segment, with_marks
 from ..text.tokenizer import Tokenizer
+from .limits import MAX_TOKENS
 from .requirements import ATTENTION_HEADS, MASKED_WORDS, is_causal_lm, is_masked_lm
 
-MAX_TOKENS = 128
-"""The maximum number of tokens of a view: the size of the attention grows with its square."""
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from torch import Tensor
+
+    from ..inference.activations import Activations
+    from ..model import Model
 
 Ids = NDArray[np.int64]
 Heads = Sequence[Sequence[int]]
@@ -83,6 +83,8 @@ class EncodedInput:
         targets: dict[str, Any] | None = None,
     ) -> Activations:
         """The network's activations for the sequence, with `ablated_heads` switched off."""
+        from ..inference.activations import activations
+
         mask = ablated_heads_mask(self.model, [ablated_heads])
         return activations(
             self.model.network, self.pack(), targets, attention=attention, ablated_heads=mask
@@ -130,7 +132,7 @@ def encode_input(
     else:
         framed = tokenizer.frame(*segments)
         ids, types, special = framed.input_ids, framed.token_type_ids, framed.special_tokens_mask
-    limit = model.encoder.config.max_seqlen
+    limit = model.config.max_seqlen
     task_limit = getattr(getattr(model.task, "settings", None), "max_seq_length", None)
     limit = min(limit, task_limit or limit, max_tokens or limit)
     if len(ids) > limit:
@@ -219,7 +221,9 @@ def ablated_heads_mask(
     Raises:
         DataError: there is no such head.
     """
-    config = model.encoder.config
+    import torch
+
+    config = model.config
     if not any(rows):
         return None
     count = config.num_attention_heads if config.has_heads else 0
@@ -238,7 +242,7 @@ def ablated_heads_mask(
 
 def round_values(values: Any) -> Any:
     """Nested numbers as lists of floats, rounded to five significant digits."""
-    if isinstance(values, Tensor):
+    if hasattr(values, "detach"):
         values = values.float().cpu().numpy()
     if isinstance(values, np.ndarray):
         values = values.tolist()
@@ -249,6 +253,8 @@ def round_values(values: Any) -> Any:
 
 def stack_layers(parts: Sequence[Tensor]) -> Float[Tensor, "layers ..."]:
     """The layers' parts of `Activations` of one sequence, as one float32 tensor on the CPU."""
+    import torch
+
     return torch.stack(list(parts))[:, 0].float().cpu()
 
 

@@ -10,7 +10,7 @@ A view has the numbers that need the weights, for all tokens. The page computes 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,11 +21,7 @@ from ..model import Model
 from ..nn.encoder import Encoder
 from .available_views import check
 from .inputs import EncodedInput, as_floats, as_shorts, encode_input
-
-Matrix = Literal[
-    "query", "key", "value", "attention_output", "intermediate", "gate", "feed_forward_output"
-]
-"""The maps of a layer, by the step that each computes; `gate` only where layers are gated."""
+from .limits import Matrix
 
 Coding = Callable[[Tensor], dict[str, Any]]
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import WrongModelError
-from ..model import Model
 from ..tasks.answering.task import AnsweringTask
 from ..tasks.classification import TextClassifierTask
 from ..tasks.pretraining.replaced_tokens import ReplacedTokensTask
 from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.regression import RegressionTask
 from ..tasks.tagging.task import TaggingTask
+
+if TYPE_CHECKING:
+    from ..model import Model
+
 
 _TASK_CLAUSES: dict[type, str] = {
     PretrainingTask: "is only pre-trained",
@@ -23,6 +27,11 @@ _TASK_CLAUSES: dict[type, str] = {
     AnsweringTask: "answers questions",
     ReplacedTokensTask: "is pre-trained to find replaced pieces",
 }
+
+
+_TASKS_WITH_PREDICTIONS = (
+    *(TextClassifierTask, RegressionTask, TaggingTask, AnsweringTask, ReplacedTokensTask),
+)
 
 
 @dataclass(frozen=True)
@@ -86,6 +95,12 @@ def is_causal_lm(model: Model) -> bool:
     return isinstance(model.task, PretrainingTask) and model.task.causal
 
 
+def predicts_next_sentence(model: Model) -> bool:
+    """Whether the model predicts whether a text follows another."""
+    task = model.task
+    return isinstance(task, PretrainingTask) and task.instances.next_sentence
+
+
 MASKED_WORDS = Requirement(
     "it predicts no masked words",
     "a masked language model, such as mini or bert-base-uncased",
@@ -95,5 +110,20 @@ ATTENTION_HEADS = Requirement(
     "it has no attention heads (models without layers, with LSTMs or with two encoders side by "
     "side have none)",
     "another model, such as mini",
-    lambda model: model.encoder.config.has_heads and model.encoder.config.num_hidden_layers > 0,
+    lambda model: model.config.has_heads and model.config.num_hidden_layers > 0,
+)
+PREDICTION = Requirement(
+    "it predicts nothing",
+    "a pre-trained or fine-tuned model, such as mini",
+    lambda model: (
+        is_masked_lm(model)
+        or is_causal_lm(model)
+        or predicts_next_sentence(model)
+        or isinstance(model.task, _TASKS_WITH_PREDICTIONS)
+    ),
+)
+NEXT_SENTENCES = Requirement(
+    "it predicts no next sentences",
+    "a model pre-trained on pairs, such as mini or bert-base-uncased",
+    predicts_next_sentence,
 )

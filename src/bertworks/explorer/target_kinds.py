@@ -18,7 +18,13 @@ from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.regression import RegressionTask
 from ..tasks.tagging.task import TaggingTask
 from .inputs import EncodedInput
-from .requirements import Requirement, is_causal_lm, is_masked_lm
+from .requirements import (
+    NEXT_SENTENCES,
+    PREDICTION,
+    is_causal_lm,
+    is_masked_lm,
+    predicts_next_sentence,
+)
 from .target import Target
 
 _MAX_PIECES = 10  # that are shown
@@ -124,8 +130,7 @@ class NextSentenceTarget(PairTarget):
 
     @classmethod
     def is_predicted_by(cls, model: Model) -> bool:
-        task = model.task
-        return isinstance(task, PretrainingTask) and task.instances.next_sentence
+        return predicts_next_sentence(model)
 
     def _locate(self) -> None:
         if not self.inputs.is_pair:
@@ -323,18 +328,6 @@ TARGETS: tuple[type[Target], ...] = (
 def targets_of(model: Model) -> list[type[Target]]:
     """The kinds of a model's predictions; empty for a model of vectors alone."""
     return [target for target in TARGETS if target.is_predicted_by(model)]
-
-
-PREDICTION = Requirement(
-    "it predicts nothing",
-    "a pre-trained or fine-tuned model, such as mini",
-    lambda model: bool(targets_of(model)),
-)
-NEXT_SENTENCES = Requirement(
-    "it predicts no next sentences",
-    "a model pre-trained on pairs, such as mini or bert-base-uncased",
-    NextSentenceTarget.is_predicted_by,
-)
 
 
 def make_target(inputs: EncodedInput, choice: Mapping[str, Any] | None = None) -> Target:

@@ -21,15 +21,6 @@ _NUMBERS = 8  # how many numbers of each vector are shown
 TargetChoice = Mapping[str, Any] | None
 
 
-def pieces(model: Model, text: str, pair: str | None = None) -> dict[str, Any]:
-    """The tokens and words of a text, or of a pair.
-
-    Raises:
-        DataError: a text cannot be tokenised, or is too long for the model.
-    """
-    return {"pieces": encode_input(model, text, pair, max_tokens=None).pieces}
-
-
 def attention(
     model: Model,
     text: str,

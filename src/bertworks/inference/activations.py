@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +18,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ..errors import BertworksError
 from ..nn.attention import repeat_heads
 from ..nn.attention_masks import make_group_mask
 from ..nn.device import is_finite
@@ -31,15 +29,9 @@ from ..nn.module_copies import copy_network
 from ..nn.score_bias import scale_of
 from ..packed import Batch, Group, Packed, Sequences
 from ..tasks.network import Network
+from .abandonment import AbandonedError, is_awaited
 from .batching import not_finite_error
 from .frozen_network import frozen_form
-
-is_awaited: ContextVar[Callable[[], bool]] = ContextVar("is_awaited", default=lambda: True)
-"""Whether the caller still waits for the result; called after each layer."""
-
-
-class AbandonedError(BertworksError):
-    """The caller no longer waits for the result."""
 
 
 @dataclass

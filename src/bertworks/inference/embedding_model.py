@@ -22,6 +22,7 @@ from ..data.text_inputs import (
     warn_of_file,
 )
 from ..errors import SettingsError
+from ..nn.config import EncoderConfig
 from ..settings.keywords import EmbedKeywords
 from ..settings.literals import SimilarityFunction
 from ..text.tokenizer import Tokenizer
@@ -44,6 +45,21 @@ class EmbeddingModel(ABC):
     tokenizer: Tokenizer
     sentence: SentenceSettings | None
     query_model: EmbeddingModel | None
+
+    @property
+    def device_type(self) -> str:
+        """The kind of device that computes it."""
+        return "cpu"
+
+    @property
+    @abstractmethod
+    def config(self) -> EncoderConfig:
+        """The geometry of the encoder."""
+
+    @property
+    @abstractmethod
+    def num_bytes(self) -> int:
+        """The bytes of the weights, with those of the model of queries."""
 
     def embed(
         self,

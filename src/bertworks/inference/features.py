@@ -80,6 +80,16 @@ class HiddenStateExtractor(TextReader):
         with inference(self.network, self.engine) as form:
             return torch.cat(self.parts(form.encoder, packed, lambda hidden: hidden), -1)
 
+    def token_states(
+        self, texts: Sequence[EncodedText], places: Sequence[str]
+    ) -> Iterator[tuple[list[EncodedText], Packed, NDArray[np.float32]]]:
+        for part, packed in self.batches(texts):
+            states = self.of_tokens(packed)
+            edges = packed.on_host.cu_seqlens.tolist()
+            owners = [places[text.index] for text in part]
+            check_finite(states, lambda at: owners[bisect_right(edges, at) - 1])  # noqa: B023
+            yield part, packed, states.cpu().numpy()
+
     def parts(
         self, encoder: Encoder, packed: Packed, reduce: Callable[[Tensor], Tensor]
     ) -> list[Float[Tensor, "vectors width"]]:
@@ -197,13 +207,3 @@ class Embedder(NetworkEmbedder, VectorEmbedder):
 
 class NetworkTokenFeatures(HiddenStateExtractor, TokenFeatures):
     """Computes vectors of tokens or words with a network; see `HiddenStateExtractor`."""
-
-    def _states(
-        self, texts: Sequence[EncodedText], places: Sequence[str]
-    ) -> Iterator[tuple[list[EncodedText], Packed, NDArray[np.float32]]]:
-        for part, packed in self.batches(texts):
-            states = self.of_tokens(packed)
-            edges = packed.on_host.cu_seqlens.tolist()
-            owners = [places[text.index] for text in part]
-            check_finite(states, lambda at: owners[bisect_right(edges, at) - 1])  # noqa: B023
-            yield part, packed, states.cpu().numpy()

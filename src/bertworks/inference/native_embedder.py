@@ -150,6 +150,17 @@ class NativeReader(TextReader):
             raise needs_pytorch_error(f"on={cluster}")
         return self
 
+    def token_states(
+        self, texts: Sequence[EncodedText], places: Sequence[str]
+    ) -> Iterator[tuple[list[EncodedText], Packed, Vectors]]:
+        for part, packed in self.packs(texts):
+            vectors = np.concatenate(self.parts(packed, to_floats), axis=1)
+            is_right = np.isfinite(vectors).all(1)
+            if not is_right.all():
+                sequence = np.searchsorted(packed.cu_seqlens, is_right.argmin(), side="right") - 1
+                raise not_finite_error(places[part[int(sequence)].index])
+            yield part, packed, vectors
+
     def parts(
         self, packed: Packed, reduce: Callable[[NDArray[Any]], Vectors]
     ) -> list[Float[np.ndarray, "vectors width"]]:
@@ -251,14 +262,3 @@ class NativeTokenFeatures(NativeReader, TokenFeatures):
     ) -> None:
         super().__init__(network.config, tokenizer, settings, engine)
         self.network = network
-
-    def _states(
-        self, texts: Sequence[EncodedText], places: Sequence[str]
-    ) -> Iterator[tuple[list[EncodedText], Packed, Vectors]]:
-        for part, packed in self.packs(texts):
-            vectors = np.concatenate(self.parts(packed, to_floats), axis=1)
-            is_right = np.isfinite(vectors).all(1)
-            if not is_right.all():
-                sequence = np.searchsorted(packed.cu_seqlens, is_right.argmin(), side="right") - 1
-                raise not_finite_error(places[part[int(sequence)].index])
-            yield part, packed, vectors

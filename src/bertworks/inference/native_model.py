@@ -20,6 +20,7 @@ from ..checkpoints.sentence_settings import SentenceSettings
 from ..checkpoints.static import static_directory
 from ..checkpoints.store import load_tokenizer, read_config, read_limit, read_task
 from ..errors import CheckpointError, NeedsPyTorchError, SettingsError, needs_pytorch_error
+from ..nn.config import EncoderConfig
 from ..nn.head_layouts import HeadLayout, pooler_layout
 from ..settings.keywords import EmbedKeywords
 from ..tasks.saved_task import find_task
@@ -128,6 +129,21 @@ class NativeModel(TaskModel):
         if name.startswith("_"):
             raise AttributeError(name)
         raise needs_pytorch_error(f"{name} of a model")
+
+    @property
+    def config(self) -> EncoderConfig:
+        """The geometry of the encoder."""
+        return self.network.config
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of numbers in the files of weights."""
+        return self.network.num_parameters
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of the packed weights."""
+        return self.network.num_bytes
 
     def embedder(self, **settings: Unpack[EmbedKeywords]) -> NativeEmbedder:
         """The object that computes the vectors of `embed`, with the same settings.

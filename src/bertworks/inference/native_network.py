@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
@@ -74,6 +75,17 @@ class NativeNetwork:
                     raise needs_pytorch_error(what, where=self._where)
                 self._encoders[native_precision] = self._make_encoder(native_precision)
             return self._encoders[native_precision]
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of numbers in the files."""
+        return sum(math.prod(one.shape) for one in self._weights.arrays.values())
+
+    @property
+    def num_bytes(self) -> int:
+        """About the bytes of the packed weights."""
+        sizes = {"fp32": 4, "bf16": 2, "int8": 1}
+        return self.num_parameters * sum(sizes[precision] for precision in self._encoders)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A worker reads the files again.

@@ -6,7 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -182,6 +182,28 @@ class TextReader(ABC):
             DataError: see `encode`.
             CheckpointError: a vector is not finite.
         """
+
+    @abstractmethod
+    def token_states(
+        self, texts: Sequence[EncodedText], places: Sequence[str]
+    ) -> Iterator[tuple[list[EncodedText], Packed, NDArray[np.float32]]]:
+        """Yield packs of texts, with the vector of each token.
+
+        Args:
+            places: the names of the texts in errors.
+
+        Raises:
+            CheckpointError: a vector is not finite.
+        """
+
+    def token_vectors(self, texts: Sequence[EncodedText]) -> list[NDArray[np.float32]]:
+        """Return a vector of each token of each text: float32 `[tokens, width]`."""
+        results: dict[int, NDArray[np.float32]] = {}
+        for part, packed, vectors in self.token_states(texts, ["a text"] * len(texts)):
+            edges = packed.on_host.cu_seqlens.tolist()
+            for text, (start, end) in zip(part, pairwise(edges), strict=True):
+                results[text.index] = vectors[start:end]
+        return [results[text.index] for text in texts]
 
     @property
     def is_of_last(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -10,10 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..packed import Packed
 from ..text.encoding import Encoding, with_marks
 from .settings import TokenSettings
-from .text_embedding import EncodedText, TextReader
+from .text_embedding import TextReader
 
 Vectors = NDArray[np.float32]
 
@@ -51,7 +49,7 @@ class TokenFeatures(TextReader):
         """
         where = where or self.default_names(texts)
         features: dict[int, list[tuple[str, tuple[int, int], Vectors]]] = {}
-        for part, packed, hidden in self._states(self.encode(texts, where), where):
+        for part, packed, hidden in self.token_states(self.encode(texts, where), where):
             edges = packed.on_host.cu_seqlens.tolist()
             for text, (start, end) in zip(part, pairwise(edges), strict=True):
                 assert isinstance(text.encoding, Encoding)
@@ -66,16 +64,6 @@ class TokenFeatures(TextReader):
             np.array([span for *_, span, _ in flat], np.int32).reshape(-1, 2),
             np.array([vector for *_, vector in flat], np.float32).reshape(-1, self.width),
         )
-
-    @abstractmethod
-    def _states(
-        self, texts: Sequence[EncodedText], places: Sequence[str]
-    ) -> Iterator[tuple[list[EncodedText], Packed, Vectors]]:
-        """Yield packs of texts, with the vector of each token.
-
-        Raises:
-            CheckpointError: a vector is not finite.
-        """
 
     def _parts(
         self, text: str, encoding: Encoding, hidden: Vectors

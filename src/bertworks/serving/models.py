@@ -10,8 +10,9 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from ..checkpoints.locate import locate, locate_with_adapter
 from ..checkpoints.sentence_directory import transformer_directory
@@ -20,26 +21,33 @@ from ..checkpoints.weight_files import digest_weights, read_json
 from ..errors import (
     BertworksError,
     CheckpointError,
+    NeedsPyTorchError,
     SettingsError,
     WrongModelError,
     did_you_mean,
+    has_pytorch,
     truncate_repr,
 )
+from ..inference.native_model import NativeModel
 from ..inference.settings import EngineSettings
-from ..inference.sparse import SparseEmbedder
-from ..loading import load
-from ..model import Model
+from ..loading import use
+from ..settings.literals import Backend
+from ..settings.pooling import SPARSE_POOLINGS
 from ..tasks.answering.task import AnsweringTask
 from ..tasks.classification import TextClassifierTask
-from ..tasks.network import Network
-from ..tasks.pretraining.network import PretrainingNetwork
 from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.regression import RegressionTask
 from ..tasks.tagging.task import TaggingTask
 from ..tasks.task import Task
 from ..tasks.texts import TextTask
 from .logs import log
-from .runners import WHOLE, EmbedRunner, GenerateRunner, TaskRunner, Text
+from .runners import WHOLE, EmbedRunner, TaskRunner, Text
+
+if TYPE_CHECKING:
+    from ..model import Model
+    from .generation_runner import GenerateRunner
+
+    AnyModel = Model | NativeModel
 
 RunnerT = TypeVar("RunnerT")
 TaskRunnerT = TypeVar("TaskRunnerT", bound=TaskRunner)
@@ -108,6 +116,7 @@ class LoadedModel:
         source: its directory, or its name on the hub.
         settings: values for `EngineSettings`: precision and determinism.
         digest: of its files of weights (`digest_weights`).
+        load_network: loads the model with a network of PyTorch's.
 
     Attributes:
         load_time: when it was loaded, in seconds since 1970.
@@ -117,23 +126,45 @@ class LoadedModel:
         self,
         name: str,
         source: str,
-        model: Model,
+        model: AnyModel,
         prompts: Prompts,
         settings: Mapping[str, Any],
         digest: str,
+        load_network: Callable[[], Model],
     ) -> None:
         self.name, self.source, self.model, self.prompts = name, source, model, prompts
         self.digest, self.load_time = digest, time.time()
         self._settings = dict(settings)
-        self.device = next(model.network.parameters()).device.type
-        networks = {one.network for one in (model, model.query_model) if one is not None}
-        self.num_bytes = sum(
-            weight.numel() * weight.element_size()
-            for network in networks
-            for weight in network.parameters()
-        )
+        self._load_network = load_network
+        self._network_model: Model | None = None
         self._runners: OrderedDict[Hashable, Any] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock, self._loading = threading.Lock(), threading.Lock()
+
+    @property
+    def device(self) -> str:
+        """The kind of device that computes it."""
+        return self.model.device_type
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of its weights."""
+        return self.model.num_bytes
+
+    @property
+    def network_model(self) -> Model:
+        """The model with a network of PyTorch's, for what native code does not compute.
+
+        It is loaded at the first use.
+
+        Raises:
+            NeedsPyTorchError: PyTorch is not installed.
+        """
+        with self._loading:
+            if not isinstance(self.model, NativeModel):
+                return self.model
+            if self._network_model is None:
+                self._network_model = self._load_network()
+            return self._network_model
 
     @property
     def task(self) -> Task[Any] | None:
@@ -158,7 +189,7 @@ class LoadedModel:
         if isinstance(task, PretrainingTask):
             if not task.causal:
                 capabilities |= {"fill-mask"} if task.has_masked_lm else set()
-            elif self.model.encoder.config.can_generate:
+            elif self.model.config.can_generate:
                 capabilities.add("generate")
             if task.instances.next_sentence:
                 capabilities.add("next-sentence")
@@ -217,7 +248,12 @@ class LoadedModel:
         def make() -> EmbedRunner:
             engine = self.make_engine_settings(precision).with_values(batch_tokens=WHOLE)
             arguments = {**engine.model_dump(), **settings, "normalize": normalize}
-            return kind(self.model.embedder(**arguments))
+            try:
+                return kind(self.model.embedder(**arguments))
+            except NeedsPyTorchError:
+                if not has_pytorch():
+                    raise
+            return kind(self.network_model.embedder(**arguments))
 
         return self._get_runner((kind, precision, normalize, *sorted(settings.items())), make)
 
@@ -235,8 +271,8 @@ class LoadedModel:
         """What it makes of a text, unless a request asks for another pooling."""
         if self.model.similarity_function == "maxsim":
             return "matrices"
-        is_sparse = isinstance(self.get_embed_runner().embedder, SparseEmbedder)
-        return "sparse" if is_sparse else "vectors"
+        pooling = self.get_embed_runner().embedder.pooling
+        return "sparse" if pooling in SPARSE_POOLINGS else "vectors"
 
     @property
     def normalizes(self) -> bool:
@@ -246,13 +282,17 @@ class LoadedModel:
 
     def get_task_runner(self, kind: type[TaskRunnerT]) -> TaskRunnerT:
         """Return a runner of the task that the model was trained for."""
-        task, network = self.task, self.model.network
-        assert task is not None and isinstance(network, Network)
+        task: Task[Any] | None = self.task
+        network: Any = self.model.network
+        assert task is not None
         return self._get_runner((kind,), lambda: kind(task, network, self.make_engine_settings()))
 
     def get_generation_runner(self, batch_tokens: int) -> GenerateRunner:
         """Return the runner that continues prompts, for batches of `batch_tokens` tokens."""
-        network = self.model.network
+        from ..tasks.pretraining.network import PretrainingNetwork
+        from .generation_runner import GenerateRunner
+
+        network = self.network_model.network
         assert isinstance(network, PretrainingNetwork)
         return self._get_runner(
             GenerateRunner,
@@ -272,6 +312,17 @@ class LoadedModel:
             return runner
 
 
+def _check_task(model: AnyModel) -> AnyModel:
+    """Return a model; prefer a network of PyTorch's to native code for vectors alone.
+
+    Raises:
+        NeedsPyTorchError: its task needs PyTorch, which is installed.
+    """
+    if isinstance(model, NativeModel) and model.task_error is not None and has_pytorch():
+        raise model.task_error
+    return model
+
+
 class Failure(NamedTuple):
     """Why a model could not be loaded, and when, on the monotonic clock."""
 
@@ -284,7 +335,8 @@ class Models:
 
     Args:
         sources: each model's directory or name on the hub, by its name in requests.
-        device, precision: the device and precision of all models.
+        device, backend: what computes the models; see `loading.use`.
+        precision: of all models.
         adapters: arguments of `load`: the base model or the adapter of all models.
         deterministic: results are bitwise equal whatever a text is batched with.
         max_memory: maximum bytes of weights; above it, the least recently used model is unloaded.
@@ -299,6 +351,7 @@ class Models:
         sources: Mapping[str, str],
         *,
         device: str = "auto",
+        backend: Backend = "auto",
         adapters: Mapping[str, Any] | None = None,
         precision: str = "auto",
         deterministic: bool = False,
@@ -306,7 +359,7 @@ class Models:
     ) -> None:
         self.sources = dict(sources)
         self.default = next(iter(sources))
-        self._device, self._max_memory = device, max_memory
+        self._device, self._backend, self._max_memory = device, backend, max_memory
         self._adapters = dict(adapters or {})
         self._settings = {"precision": precision, "deterministic": deterministic}
         self.failures: dict[str, Failure] = {}
@@ -431,9 +484,19 @@ class Models:
         digest = digest_weights(model_directory)
         if adapter is not None:
             digest = f"{digest}+{digest_weights(adapter)}"
-        model = load(directory, device=self._device, **self._adapters)
-        prompts = Prompts.from_directory(model_directory, model.sentence)
-        loaded_model = LoadedModel(name, self.sources[name], model, prompts, self._settings, digest)
+        open_model: Callable[..., Any] = partial(
+            use, directory, _check_task, self._device, **self._adapters
+        )
+        model = open_model(backend=self._backend)
+        loaded_model = LoadedModel(
+            name,
+            self.sources[name],
+            model,
+            Prompts.from_directory(model_directory, model.sentence),
+            self._settings,
+            digest,
+            partial(open_model, backend="torch"),
+        )
         if self._max_memory is not None and loaded_model.num_bytes > self._max_memory:
             raise CheckpointError(
                 f"has {loaded_model.num_bytes / 1e6:.3g} MB of weights, more than "

@@ -74,6 +74,6 @@ async def generate(
     return await job.compute(
         runner,
         prompts,
-        limit=job.model.encoder.config.max_seqlen,
+        limit=job.model.config.max_seqlen,
         prepare=partial(runner.prepare, settings=settings, counts=counts, copies=copies),
     )

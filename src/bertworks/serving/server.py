@@ -21,6 +21,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from ..errors import BertworksError
+from ..native.library import num_threads, set_num_threads
 from .app import make_app
 from .connections import LimitedProtocol, Listener, bind, limit_connections, listen
 from .logs import log, log_to_stderr
@@ -243,14 +244,12 @@ def count_usable_cpus() -> int:
 
 
 def configure_threads() -> None:
-    """Use one processor for HTTP and the others for torch, unless OMP_NUM_THREADS is set.
+    """Use one processor for HTTP and the others for models, unless OMP_NUM_THREADS is set.
 
     On two processors, a server with one torch thread answers 1.2 to 1.4 times as many requests as
     with two (docs/decisions.md). Also switch between Python's threads more often than by default:
     otherwise the network's thread delays responses, even of health checks, by 5 ms at a time.
     """
-    import torch
-
     sys.setswitchinterval(0.001)
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, min(torch.get_num_threads(), count_usable_cpus() - 1)))
+        set_num_threads(max(1, min(num_threads(), count_usable_cpus() - 1)))

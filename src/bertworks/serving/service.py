@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from starlette.routing import Route
 
-from ..inference.activations import is_awaited
+from ..inference.abandonment import is_awaited
 from .collectors import ModelCollector, QuotaCollector
 from .connections import Connections
 from .fair_yield import FairYield

@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import WrongModelError
-from ..inference.late_interaction import LateInteractionEmbedder
 from ..inference.similarity import max_similarities, of_unit_length, similarities
-from ..inference.sparse import SparseEmbedder
 from ..inference.text_embedding import TextEmbedder
+from ..settings.pooling import NO_POOLING, SPARSE_POOLINGS
 from .job import Job
 from .models import VectorForm
 from .request_error import invalid_field_error
@@ -102,10 +101,10 @@ def get_prompt(job: Job, name: str) -> str:
 def _check_form(job: Job, form: str, embedder: TextEmbedder) -> None:
     """Refuse vectors of a form that the model does not make."""
     name = job.loaded_model.name
-    is_sparse = isinstance(embedder, SparseEmbedder)
+    is_sparse = embedder.pooling in SPARSE_POOLINGS
     if form == "vectors" and is_sparse:
         raise WrongModelError(f"the model {name!r} makes sparse vectors", fix="Use /embed_sparse.")
-    if form == "vectors" and isinstance(embedder, LateInteractionEmbedder):
+    if form == "vectors" and embedder.pooling == NO_POOLING:
         raise WrongModelError(
             f"the model {name!r} makes a matrix for each text", fix="Use /rerank."
         )

