@@ -443,6 +443,19 @@ def test_flash_attention_drops_the_same_weights_in_both_passes(gpu: Counts) -> N
 
 
 @pytest.mark.parametrize(
+    ("operator", "names"),
+    [
+        ("_flash_attention_forward", {"window_size_left", "window_size_right", "dropout_p"}),
+        ("_efficient_attention_forward", {"compute_log_sumexp", "custom_mask_type", "dropout_p"}),
+    ],
+)
+def test_operators_of_pytorch_take_what_the_package_passes(operator: str, names: set[str]) -> None:
+    """They are not public: a new version of PyTorch may change them."""
+    schema = getattr(torch.ops.aten, operator).default._schema
+    assert {"scale", *names} <= {argument.name for argument in schema.arguments}
+
+
+@pytest.mark.parametrize(
     ("dtype", "capability", "window", "kernel"),
     [
         (torch.float16, (8, 0), 2, "flash"),
