@@ -25,6 +25,7 @@ from bertworks.serving.models import Models
 from bertworks.serving.security import Keys
 from bertworks.serving.service import Service
 from bertworks.serving.settings import ServeSettings
+from bertworks.settings.literals import Backend
 from bertworks.tasks.answering import answers
 from bertworks.tasks.answering.settings import AnsweringSettings
 from bertworks.tasks.answering.task import AnsweringTask
@@ -191,8 +192,11 @@ def running(
     local: bool = True,
     max_memory: int | None = None,
     precision: str = "auto",
+    backend: Backend = "auto",
 ) -> Iterator[Running]:
-    models = Models(sources, device="cpu", max_memory=max_memory, precision=precision)
+    models = Models(
+        sources, device="cpu", max_memory=max_memory, precision=precision, backend=backend
+    )
     app = make_app(models, settings or ServeSettings(lazy=True), keys, local=local)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False))
     thread = threading.Thread(target=server.run)

@@ -37,7 +37,8 @@ REQUESTS = {
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_route_answers_as_its_function(server: Running, get_model, view: str) -> None:
     found = server.ask(f"/explore/{view}", {**REQUESTS[view], "model": "pretrained"})
-    expected = VIEWS[view][1](get_model("pretrained"), **REQUESTS[view])
+    function = getattr(explorer, VIEWS[view][1])
+    expected = function(get_model("pretrained"), **REQUESTS[view])
     assert close(found, expected)
 
 
