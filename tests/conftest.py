@@ -153,7 +153,10 @@ def _workers_are_forked() -> Iterator[None]:
 
     from .forking import WorkerContext
 
+    # That process finds this package and these tests, in whatever directory it is started.
+    paths = [str(Path(parallel.__file__).parents[2]), str(ROOT), os.environ.get("PYTHONPATH")]
     with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
         patched.setattr(parallel, "CONTEXT", WorkerContext())
         yield
 
