@@ -118,32 +118,32 @@ def test_a_saved_model_keeps_its_modules_for_queries(tmp_path: Path, make: Any) 
     theirs.save(str(tmp_path / "m"))
     model = bw.load(tmp_path / "m", device="cpu")
     model.save(tmp_path / "saved")
-    reloaded = bw.load(tmp_path / "saved", device="cpu")
-    assert reloaded.query_model is not None
+    new_model = bw.load(tmp_path / "saved", device="cpu")
+    assert new_model.query_model is not None
     is_shared = make in (shared_encoder, router_at_the_end)
-    assert (reloaded.query_model.network is reloaded.network) == is_shared
+    assert (new_model.query_model.network is new_model.network) == is_shared
     for is_query in (True, False):
-        own = [one.embed(TEXTS, is_query=is_query, precision="fp32") for one in (model, reloaded)]
+        own = [one.embed(TEXTS, is_query=is_query, precision="fp32") for one in (model, new_model)]
         assert np.array_equal(dense(own[0]), dense(own[1]))
-    reloaded.save(tmp_path / "again")
+    new_model.save(tmp_path / "again")
     files = [path for path in (tmp_path / "saved").rglob("*") if path.is_file()]
     for path in files:
         other = tmp_path / "again" / path.relative_to(tmp_path / "saved")
         assert path.read_bytes() == other.read_bytes(), path
-    reloaded.save(tmp_path / "saved", overwrite=True)
+    new_model.save(tmp_path / "saved", overwrite=True)
     assert sorted(path for path in (tmp_path / "saved").rglob("*") if path.is_file()) == sorted(
         files
     )
 
-    reopened = type(theirs)(str(tmp_path / "saved"))
+    their_model = type(theirs)(str(tmp_path / "saved"))
     prompt = theirs.prompts.get("document", "")
     np.testing.assert_allclose(
-        dense(reopened.encode_query(TEXTS)),
+        dense(their_model.encode_query(TEXTS)),
         dense(model.embed(TEXTS, is_query=True, precision="fp32")),
         atol=1e-5,
     )
     np.testing.assert_allclose(
-        dense(reopened.encode(TEXTS, task="document", prompt=prompt)),
+        dense(their_model.encode(TEXTS, task="document", prompt=prompt)),
         dense(model.embed(TEXTS, precision="fp32", prompt=prompt)),
         atol=1e-5,
     )

@@ -321,19 +321,19 @@ print(json.dumps(answers))
 """
 
 
-def test_predictions_without_pytorch(
+def test_predictions_need_no_pytorch(
     saved_models: dict[str, tuple[Any, Any]], tmp_path: Path
 ) -> None:
     """In a process that can import neither PyTorch nor pyarrow."""
     (tmp_path / "rows.json").write_text(json.dumps(ROWS))
     folder = Path(str(saved_models["tagging"][1].source)).parent
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", _SCRIPT, str(folder), str(tmp_path / "rows.json")],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    answers = json.loads(done.stdout)
+    assert process.returncode == 0, process.stderr
+    answers = json.loads(process.stdout)
     for name, (network, _) in saved_models.items():
         assert answers[name] == predict(network, name, ROWS[name], "bf16"), name

@@ -25,7 +25,7 @@ LABELS = ("no", "so", "yes")
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SavedBert]:
+def saved_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SavedBert]:
     root = tmp_path_factory.mktemp("served")
     return {
         "encoder": save_bert(root / "encoder"),
@@ -35,8 +35,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SavedBert]:
 
 
 @pytest.fixture(scope="module")
-def client(saved: dict[str, SavedBert]) -> Iterator[TestClient]:
-    sources = {name: str(one.directory) for name, one in saved.items()}
+def client(saved_models: dict[str, SavedBert]) -> Iterator[TestClient]:
+    sources = {name: str(one.directory) for name, one in saved_models.items()}
     models = Models(sources, backend="native", precision="fp32")
     with TestClient(make_app(models), base_url="http://127.0.0.1") as client:
         yield client
@@ -49,10 +49,10 @@ def ask(client: TestClient, path: str, **body: Any) -> Any:
 
 
 def test_embeddings_are_those_of_the_formulas(
-    client: TestClient, saved: dict[str, SavedBert]
+    client: TestClient, saved_models: dict[str, SavedBert]
 ) -> None:
     texts = ["the door was open", "london"]
-    expected = np.stack([saved["encoder"].embed(text) for text in texts])
+    expected = np.stack([saved_models["encoder"].embed(text) for text in texts])
     actual = ask(client, "/embed", inputs=texts, normalize=False, model="encoder")
     assert np.array(actual) == pytest.approx(expected, abs=2e-5)
     openai = ask(client, "/v1/embeddings", input=texts, model="encoder")["data"]
@@ -62,28 +62,28 @@ def test_embeddings_are_those_of_the_formulas(
 
 
 def test_vectors_of_tokens_are_the_last_states(
-    client: TestClient, saved: dict[str, SavedBert]
+    client: TestClient, saved_models: dict[str, SavedBert]
 ) -> None:
     (tokens,) = ask(client, "/embed_all", inputs=["the door"], model="encoder")
-    expected = saved["encoder"].hidden(["the", "door"])
+    expected = saved_models["encoder"].hidden(["the", "door"])
     assert np.array(tokens) == pytest.approx(expected, abs=2e-5)
 
 
 def test_predictions_are_those_of_the_formulas(
-    client: TestClient, saved: dict[str, SavedBert]
+    client: TestClient, saved_models: dict[str, SavedBert]
 ) -> None:
     text = "a deep river"
     (answer,) = ask(client, "/classify", inputs=[text], model="tickets")
-    expected = saved["tickets"].probabilities(text)
+    expected = saved_models["tickets"].probabilities(text)
     assert answer["probabilities"] == pytest.approx(
         dict(zip(LABELS, expected, strict=True)), abs=1e-5
     )
 
 
-def test_masks_are_filled(client: TestClient, saved: dict[str, SavedBert]) -> None:
+def test_masks_are_filled(client: TestClient, saved_models: dict[str, SavedBert]) -> None:
     text = "the [MASK] was open"
     answer = ask(client, "/fill-mask", inputs=text, top_k=1, model="words")
-    expected = saved["words"].pieces(text)
+    expected = saved_models["words"].pieces(text)
     best = answer[0]["masks"][0][0]
     assert best["id"] == expected.argmax()
     assert best["probability"] == pytest.approx(expected.max(), abs=1e-5)
@@ -104,8 +104,8 @@ def test_views_of_the_network_say_what_they_need(client: TestClient) -> None:
     assert 'pip install "bertworks[train]"' in response.json()["error"]
 
 
-def test_a_served_model_knows_its_device_and_size(saved: dict[str, SavedBert]) -> None:
-    models = Models({"encoder": str(saved["encoder"].directory)}, backend="native")
+def test_a_served_model_knows_its_device_and_size(saved_models: dict[str, SavedBert]) -> None:
+    models = Models({"encoder": str(saved_models["encoder"].directory)}, backend="native")
     loaded_model = models.get("encoder")
     assert loaded_model.device == "cpu"
     assert loaded_model.num_bytes > 0

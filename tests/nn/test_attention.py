@@ -36,10 +36,10 @@ def formula(query, key, value, lengths, key_lengths, causal, window, is_global=N
             scores = q[:, head] @ k[:, head].T / math.sqrt(q.shape[-1])
             for i in range(n):
                 for j in range(m):
-                    ahead = j - (i + m - n)
-                    is_far = window is not None and abs(ahead) > window
+                    distance = j - (i + m - n)
+                    is_far = window is not None and abs(distance) > window
                     is_far = is_far and not (is_global is not None and is_global[k0 + j])
-                    if (causal and ahead > 0) or is_far:
+                    if (causal and distance > 0) or is_far:
                         scores[i, j] = -math.inf
             heads.append(torch.softmax(scores, -1) @ v[:, head])
         results.append(torch.stack(heads, 1))

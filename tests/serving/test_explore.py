@@ -36,10 +36,10 @@ REQUESTS = {
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_route_answers_as_its_function(server: Running, get_model, view: str) -> None:
-    found = server.ask(f"/explore/{view}", {**REQUESTS[view], "model": "pretrained"})
+    answer = server.ask(f"/explore/{view}", {**REQUESTS[view], "model": "pretrained"})
     function = getattr(explorer, VIEWS[view][1])
     expected = function(get_model("pretrained"), **REQUESTS[view])
-    assert close(found, expected)
+    assert close(answer, expected)
 
 
 @pytest.mark.long

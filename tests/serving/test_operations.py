@@ -400,7 +400,9 @@ def test_only_pages_of_allowed_origins_may_send_requests(directories, start) -> 
         ServeSettings.resolve(cors_origins="https://example.org/a")
 
 
-def test_traces_continue(server: Running, caplog: pytest.LogCaptureFixture) -> None:
+def test_responses_continue_the_trace_of_a_request(
+    server: Running, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, logger="bertworks.serving")
     trace, span = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
     headers = {"traceparent": f"00-{trace}-{span}-01"}

@@ -33,10 +33,10 @@ def test_tokens_of_a_minute_are_limited() -> None:
     quotas.end("ada", 90)  # a request may exceed what is left
     for seconds, retry_after in ((0, "30"), (10, "20"), (19.5, "1")):
         clock.time += seconds
-        with pytest.raises(RequestError, match="at most 60 tokens a minute") as caught:
+        with pytest.raises(RequestError, match="at most 60 tokens a minute") as error:
             quotas.begin("ada")
-        assert caught.value.status == 429
-        assert caught.value.headers["retry-after"] == retry_after
+        assert error.value.status == 429
+        assert error.value.headers["retry-after"] == retry_after
     clock.time += 0.501
     quotas.begin("ada")
     quotas.end("ada", 0)

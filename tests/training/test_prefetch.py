@@ -19,7 +19,7 @@ from .toy_source import ToySource
 
 
 @pytest.fixture(autouse=True)
-def unpinned(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a card no memory can be pinned."""
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
 

@@ -143,19 +143,19 @@ def _inspect_files(name: str | Path, engine: str) -> Inspection:
     description = read_task(directory)
     own_heads = () if description is None else description.heads
     architectures = raw.get("architectures") or ()
-    stored = StoredTensors.from_directory(directory, config, own_heads, architectures)
+    tensors = StoredTensors.from_directory(directory, config, own_heads, architectures)
     return Inspection(
         family=config.family,
         task=None if description is None else description.task,
         geometry=config.model_dump(mode="json"),
-        parameters=stored.count_parameters(),
+        parameters=tensors.count_parameters(),
         vocabulary=_vocabulary(tokenizer),
-        heads=tuple(stored.heads),
-        dtypes=stored.dtypes,
+        heads=tuple(tensors.heads),
+        dtypes=tensors.dtypes,
         license=_license(whole_directory),
-        used_tensors=tuple(dict.fromkeys(stored.used.values())),
-        dropped_tensors=stored.dropped,
-        non_finite=stored.count_non_finite(),
+        used_tensors=tuple(dict.fromkeys(tensors.used.values())),
+        dropped_tensors=tensors.dropped,
+        non_finite=tensors.count_non_finite(),
         engine=engine,
     )
 

@@ -26,10 +26,10 @@ def accuracy_of_frozen(pooling: str, *layers: int) -> Number:
 
     def measure(lab: Lab, seed: int) -> float:
         count = lab.model.encoder.config.num_hidden_layers
-        there = [n for n in layers if -n <= count] or [0]
+        model_layers = [n for n in layers if -n <= count] or [0]
         settings: ProbeKeywords = {"pooling": pooling}
         if layers:
-            settings["layers"] = there
+            settings["layers"] = model_layers
         return lab.probe_accuracy(lab.name, seed, **settings)
 
     return measure

@@ -65,13 +65,13 @@ def mask_of_packed(settings: GlobalTokensSettings, packed: Packed) -> Bool[np.nd
     is_separator = packed.input_ids == settings.separator_id
     # How many separators precede each token of the pack, and each sequence's first token.
     preceding = np.concatenate([[0], np.cumsum(is_separator)])
-    before = np.repeat(preceding[firsts], packed.lengths)
+    preceding_of_first = np.repeat(preceding[firsts], packed.lengths)
     if settings.position == "question":
-        is_global = preceding[1:] == before
+        is_global = preceding[1:] == preceding_of_first
         return is_global
     # The token after the first separator is the second one.
     earlier = np.maximum(np.arange(packed.num_tokens) - (_SEPARATORS - 1), 0)
-    is_global = (positions >= _SEPARATORS) & (preceding[earlier] > before)
+    is_global = (positions >= _SEPARATORS) & (preceding[earlier] > preceding_of_first)
     return is_global
 
 

@@ -67,14 +67,14 @@ def find_task_class(task: str | type[Task[Any]]) -> type[Task[Any]]:
         raise BertworksError(f"unknown task {task!r}", fix=did_you_mean(task, _TASKS))
     module, _, attribute = _TASKS[task].partition(":")
     try:
-        loaded: type[Task[Any]] = getattr(
+        task_class: type[Task[Any]] = getattr(
             importlib.import_module(f".{module}", __package__), attribute
         )
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise needs_pytorch_error(f"the task {task}") from None
-    return loaded
+    return task_class
 
 
 def find_labelled_task(task: str | type[LabelledTask[Any]]) -> type[LabelledTask[Any]]:
