@@ -109,18 +109,16 @@ class TextReader(ABC):
             DataError: a text has a lone surrogate or no tokens, or is too long and `truncation` is
                 "error".
         """
-        return self._encode(texts, where, self.settings.truncation)
+        return self._encode(texts, where, self.settings.truncation, self._tokenize)
 
     def _encode(
         self,
         texts: Sequence[Any],
         where: Sequence[str],
         truncation: Truncation,
-        side: Literal["left", "right"] = "right",
+        tokenize: Callable[..., Sequence[Encoding | TokenIds]],
     ) -> list[EncodedText]:
-        encodings = self._tokenize(
-            texts, max_length=self.limit, where=where, truncation=truncation, side=side
-        )
+        encodings = tokenize(texts, max_length=self.limit, where=where, truncation=truncation)
         for place, encoding in zip(where, encodings, strict=True):
             if not encoding.num_tokens and not self.may_be_empty:
                 raise DataError("the text has no tokens", where=place, fix="Leave it out.")
@@ -262,7 +260,8 @@ class TextEmbedder(TextReader):
             texts = [prompt + text for text in texts]
         else:
             prompt = ""
-        encoded_texts = self._encode(texts, where, truncation or self.settings.truncation, side)
+        tokenize = partial(self._tokenize, side=side)
+        encoded_texts = self._encode(texts, where, truncation or self.settings.truncation, tokenize)
         num_excluded = self._num_excluded(prompt)
         if not num_excluded:
             return encoded_texts
