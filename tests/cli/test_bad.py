@@ -449,4 +449,4 @@ def test_out_of_memory_is_an_error_of_one_line(
         raise error
 
     monkeypatch.setattr("bertworks.loading.load", fail)
-    fails("fill-mask", "mini", "a [MASK]", says=says)
+    fails("fill-mask", "mini", "a [MASK]", "--backend", "torch", says=says)

@@ -67,6 +67,16 @@ class NativeModel(TaskModel):
         self.modules, self.source, self.query_model = modules, source, None
         self.task_error: NeedsPyTorchError | None = None
 
+    @property
+    def embeds_as_pytorch(self) -> bool:
+        """Whether its vectors, as its files define them, have the same bits as with PyTorch.
+
+        Vectors of other layers than the last, and of some poolings, are summed in another order.
+        """
+        sentence = self.sentence
+        last = (-1,), (self.network.config.num_hidden_layers,)
+        return sentence is None or (sentence.layers in last and sentence.pooling in ("mean", "cls"))
+
     @staticmethod
     def load(name: str | Path) -> NativeModel:
         """Load a model whose encoder native code can compute; see `loading.load`.

@@ -120,7 +120,9 @@ class NativeWeights:
         if name not in self._finite_names:
             for theirs, part in zip(self.keys.theirs(name), parts, strict=True):
                 floats = to_floats(part)
-                if not np.isfinite(floats.sum()) and not np.isfinite(floats).all():
+                with np.errstate(over="ignore", invalid="ignore"):
+                    total = floats.sum()  # a sum of finite numbers may overflow
+                if not np.isfinite(total) and not np.isfinite(floats).all():
                     what = f"the tensor {theirs!r} holds numbers that are not finite"
                     raise CheckpointError(f"{what} (NaN or infinity)", where=self.where)
             self._finite_names.add(name)

@@ -342,7 +342,9 @@ class VectorEmbedder(TextEmbedder):
         for num_excluded, group in groupby(sorted(texts, key=get_excluded), get_excluded):
             for part, packed in self._device_packs(list(group)):
                 vectors = self._vectors(packed, num_excluded)
-                if not np.isfinite(vectors.sum()):  # a sum of finite numbers may overflow
+                with np.errstate(over="ignore", invalid="ignore"):
+                    total = vectors.sum()  # a sum of finite numbers may overflow
+                if not np.isfinite(total):
                     is_finite = np.isfinite(vectors).all(1)
                     if not is_finite.all():
                         raise not_finite_error(place(part[int(is_finite.argmin())].index))

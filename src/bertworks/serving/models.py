@@ -366,6 +366,7 @@ class Models:
         self.num_loads: Counter[str] = Counter()
         self.num_unloads: Counter[str] = Counter()
         self._last_unload_times: dict[str, float] = {}
+        self._is_starting = False
         self._loaded_models: OrderedDict[str, LoadedModel] = OrderedDict()
         self._loading = {name: threading.Lock() for name in sources}
         self._lock = threading.Lock()
@@ -434,11 +435,13 @@ class Models:
         Raises:
             BertworksError: no model can be loaded, or, with `require_all`, one cannot.
         """
+        self._is_starting = True  # the log's first line is that the server listens
         for name in self.sources:
             with suppress(UnavailableModelError):
                 self.get(name)
             if require_all and name in self.failures:
                 raise self.failures[name].error
+        self._is_starting = False
         if not self.available:
             raise self.failures[self.default].error
 
@@ -523,7 +526,7 @@ class Models:
         self.num_loads[name] += 1
         self.num_unloads.update(unloaded_names)
         log(
-            logging.INFO,
+            logging.DEBUG if self._is_starting else logging.INFO,
             "model loaded",
             model=name,
             digest=loaded_model.digest,
