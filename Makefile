@@ -66,7 +66,7 @@ GPU_PYTHON ?= $(BIN)/python
 gpu:  ## the tests and benchmarks that need a graphics card
 	@if PYTHONPATH=src:. $(GPU_PYTHON) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then \
 	  $(GPU_PYTHON) -c 'import torch; print(f"PyTorch {torch.__version__}; tests run with 2.13, older versions are not tested")' && \
-	  mkdir -p $(RESULTS) && export PYTHONPATH=src:. && $(GPU_PYTHON) -m pytest -q -rs tests/gpu \
+	  mkdir -p $(RESULTS) && export PYTHONPATH=src:. && $(GPU_PYTHON) -m pytest -q -rs tests/gpu/test_card.py \
 	  && $(GPU_PYTHON) benchmarks/gpu.py --out $(RESULTS)/gpu.json; \
 	else echo "no GPU: nothing was tested or measured"; fi
 
