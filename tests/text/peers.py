@@ -376,14 +376,11 @@ def _own_ids(folder: Path, file: str, family: str, settings: str) -> list[Peer]:
 
 @cache
 def _trained_on_xquad(data: Path, control_symbols: str = "", is_rembert: bool = False) -> bytes:
-    """A small SentencePiece model of six languages, trained as fairseq's were.
-
-    Of 60 paragraphs each: the time to train grows faster than the text.
-    """
+    """A small SentencePiece model of six languages, trained as fairseq's were."""
     ids = {"pad_id": 0, "bos_id": 1, "unk_id": 2, "eos_id": -1} if is_rembert else {}
     buffer = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter([t for language in LANGUAGES for t in xquad(data, language)[:60]]),
+        sentence_iterator=iter([t for language in LANGUAGES for t in xquad(data, language)[:240]]),
         model_writer=buffer,
         vocab_size=4000,
         model_type="unigram",

@@ -72,7 +72,8 @@ def array_form_of(
     """
     encoder = form.encoder
     has_array_form = vars(type(network)).get("has_array_form", False)
-    if not has_array_form or is_user_task(task) or not isinstance(encoder, FrozenNativeEncoder):
+    is_changed = is_user_task(task) or _has_hooks(network) or _has_hooks(network.encoder)
+    if not has_array_form or is_changed or not isinstance(encoder, FrozenNativeEncoder):
         return None
     native, layouts = encoder.native, task.head_layouts(network.encoder.config)
     if native is None or layouts is None or unsupported_head(layouts) is not None:
@@ -100,11 +101,15 @@ def array_form_of(
 def _is_plain(part: nn.Module) -> bool:
     """Whether a part of a head computes what its layout says."""
     is_known = isinstance(part, LayoutHead) or type(part) in (nn.Module, *_PARTS)
-    has_hooks = part._forward_hooks or part._forward_pre_hooks
     has_parameters = all(
         isinstance(one, nn.Parameter) for one in part._parameters.values() if one is not None
     )
-    return is_known and not has_hooks and has_parameters
+    return is_known and not _has_hooks(part) and has_parameters
+
+
+def _has_hooks(part: nn.Module) -> bool:
+    """Whether functions are called before or after a module, which may change its results."""
+    return bool(part._forward_hooks or part._forward_pre_hooks)
 
 
 def resolve_precision(precision: InferencePrecision, network: nn.Module) -> InferencePrecision:
