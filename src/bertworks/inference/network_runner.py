@@ -70,12 +70,12 @@ def array_form_of(
         None if PyTorch computes the encoder, or a part of a head is not one of this package's, or
         is changed by a hook.
     """
-    encoder = form.encoder
-    has_array_form = vars(type(network)).get("has_array_form", False)
-    is_changed = is_user_task(task) or _has_hooks(network) or _has_hooks(network.encoder)
-    if not has_array_form or is_changed or not isinstance(encoder, FrozenNativeEncoder):
+    has_form = vars(type(network)).get("has_array_form", False) and not is_user_task(task)
+    if not has_form or _has_hooks(network) or _has_hooks(network.encoder):
         return None
-    native, layouts = encoder.native, task.head_layouts(network.encoder.config)
+    encoder = form.encoder
+    native = encoder.native if isinstance(encoder, FrozenNativeEncoder) else None
+    layouts = task.head_layouts(network.encoder.config)
     if native is None or layouts is None or unsupported_head(layouts) is not None:
         return None
     heads = [part for name, part in network.named_children() if name != "encoder"]
