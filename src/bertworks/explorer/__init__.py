@@ -11,8 +11,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ..errors import WrongModelError
+
 if TYPE_CHECKING:
-    from ..errors import WrongModelError
     from .comparing import claim, contexts, minimal_pair
     from .description import describe
     from .explaining import explain

@@ -29,6 +29,8 @@ class DistilledNetwork(TextClassifierNetwork):
         pooling: how the logits of a row's sequences are pooled.
     """
 
+    has_array_form = True
+
     def __init__(
         self,
         config: EncoderConfig,
