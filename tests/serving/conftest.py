@@ -179,7 +179,7 @@ class Running:
         """Load all models again, as on SIGHUP; return their names."""
         models = self.service.models
         new_models = models.load_again()
-        models.replace(new_models)
+        models.swap_in(new_models)
         return [model.name for model in new_models]
 
 

@@ -58,7 +58,7 @@ def test_requests_at_a_time_are_limited() -> None:
         quotas.begin("bob")  # has no quota
     quotas.end("ada", 1)
     quotas.begin("ada")
-    quotas.replace({"ada": Quota(max_requests=3)})
+    quotas.use({"ada": Quota(max_requests=3)})
     quotas.begin("ada")  # those that run still count
     with pytest.raises(RequestError, match="at most 3"):
         quotas.begin("ada")

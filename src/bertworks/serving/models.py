@@ -446,7 +446,7 @@ class Models:
             raise self.failures[self.default].error
 
     def load_again(self) -> list[LoadedModel]:
-        """Load all models again that were loaded, or could not be, for `replace`.
+        """Load all models again that were loaded, or could not be, for `swap_in`.
 
         A model that could not be loaded before, and cannot now, stays unavailable.
 
@@ -467,7 +467,7 @@ class Models:
                     self._record_failure(name, error)
         return new_models
 
-    def replace(self, new_models: Sequence[LoadedModel]) -> None:
+    def swap_in(self, new_models: Sequence[LoadedModel]) -> None:
         """Serve models in place of those with their names."""
         for model in new_models:
             self._insert(model)

@@ -71,7 +71,7 @@ class Quotas:
         self._usages: dict[str, _Usage] = {}
         self.refusals: dict[str, int] = dict.fromkeys(self._quotas, 0)
 
-    def replace(self, quotas: Mapping[str, Quota]) -> None:
+    def use(self, quotas: Mapping[str, Quota]) -> None:
         """Use other quotas from now on; what was used still counts."""
         self._quotas = dict(quotas)
         self.refusals = {name: self.refusals.get(name, 0) for name in self._quotas}

@@ -55,7 +55,7 @@ class Keys:
         """The names of the keys."""
         return list(self._digests)
 
-    def replace(self, keys: Keys) -> None:
+    def accept(self, keys: Keys) -> None:
         """Accept other keys from now on."""
         self._digests, self.quotas = keys._digests, keys.quotas
 

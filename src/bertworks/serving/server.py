@@ -133,11 +133,11 @@ class Server(uvicorn.Server):
                 service.metrics.record_reload(is_done=False)
                 log(logging.ERROR, "reload failed", reason=str(error), kept="all as it was")
                 return
-            self.keys.replace(keys)
-            service.quotas.replace(keys.quotas)
+            self.keys.accept(keys)
+            service.quotas.use(keys.quotas)
             if context is not None and config.ssl is not None:
                 replace_tls_context(config.ssl, context)
-            await asyncio.to_thread(service.models.replace, new_models)
+            await asyncio.to_thread(service.models.swap_in, new_models)
             service.metrics.record_reload(is_done=True)
         log(
             logging.INFO,
