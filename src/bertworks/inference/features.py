@@ -14,7 +14,6 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..errors import SettingsError
 from ..nn.encoder import BareEncoder, Encoder, HasEncoder
 from ..nn.pooling import pool
 from ..nn.vector_modules import VectorModules
@@ -159,13 +158,7 @@ class Embedder(NetworkEmbedder, VectorEmbedder):
         super().__init__(network, tokenizer, settings, engine)
         self.modules = modules
         self.uses_pooler = self.pooling == "pooler"
-        if self.uses_pooler:
-            if network.encoder.pooler is None:
-                raise SettingsError("pooling='pooler': the model has no pooler")
-            if not self.is_of_last:
-                raise SettingsError("pooling='pooler' uses only the last layer")
-            if not settings.include_prompt:
-                raise SettingsError("pooling='pooler' includes the prompt")
+        self._check_pooler(has_pooler=network.encoder.pooler is not None)
         pooled_width = self.token_width * len(modes_of(self.pooling))
         self._width = pooled_width if modules is None else modules.output_width(pooled_width)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..checkpoints.sentence_modules import ModuleFiles
 from ..checkpoints.weight_files import PYTORCH, SAFETENSORS, find_weight_files, list_arrays
-from ..errors import CheckpointError, SettingsError, needs_pytorch_error
+from ..errors import CheckpointError, needs_pytorch_error
 from ..native.quantization import to_floats
 from ..nn.vector_module_settings import (
     DenseActivation,
@@ -216,13 +216,7 @@ class NativeEmbedder(NativeReader, VectorEmbedder):
         mode = None if self.uses_pooler else unsupported_pooling(self.pooling)
         if mode is not None:
             raise needs_pytorch_error(f"pooling={mode}")
-        if self.uses_pooler:
-            if not network.has_pooler:
-                raise SettingsError("pooling='pooler': the model has no pooler")
-            if not self.is_of_last:
-                raise SettingsError("pooling='pooler' uses only the last layer")
-            if not settings.include_prompt:
-                raise SettingsError("pooling='pooler' includes the prompt")
+        self._check_pooler(has_pooler=network.has_pooler)
         width = self.token_width * len(modes_of(self.pooling))
         self._width = width if modules is None else output_width(modules.settings, width)
 

@@ -329,6 +329,17 @@ class VectorEmbedder(TextEmbedder):
         """The length of a text's vector."""
         return self._width
 
+    def _check_pooler(self, *, has_pooler: bool) -> None:
+        """Raise `SettingsError` if the pooler is requested and cannot be used."""
+        if self.pooling != "pooler":
+            return
+        if not has_pooler:
+            raise SettingsError("pooling='pooler': the model has no pooler")
+        if not self.is_of_last:
+            raise SettingsError("pooling='pooler' uses only the last layer")
+        if not self.settings.include_prompt:
+            raise SettingsError("pooling='pooler' includes the prompt")
+
     def vectors(
         self,
         texts: Sequence[EncodedText],

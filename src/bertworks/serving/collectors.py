@@ -12,15 +12,19 @@ from .models import Models
 from .quotas import Quotas
 
 
-class ModelCollector(Collector):
+class _LazyCollector(Collector):
+    """A collector of which nothing is read when it is registered."""
+
+    def describe(self) -> list[Metric]:
+        """Return nothing."""
+        return []
+
+
+class ModelCollector(_LazyCollector):
     """Reads the metrics of some models when they are asked for."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
-
-    def describe(self) -> list[Metric]:
-        """Return nothing, so that nothing is read when this is registered."""
-        return []
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics."""
@@ -51,15 +55,11 @@ class ModelCollector(Collector):
             yield counter
 
 
-class QuotaCollector(Collector):
+class QuotaCollector(_LazyCollector):
     """Reads how many requests each key's quota refused."""
 
     def __init__(self, quotas: Quotas) -> None:
         self._quotas = quotas
-
-    def describe(self) -> list[Metric]:
-        """Return nothing, so that nothing is read when this is registered."""
-        return []
 
     def collect(self) -> Iterable[Metric]:
         """Return the metric."""

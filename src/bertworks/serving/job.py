@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..data.rows import Row
+from .loaded_model import LoadedModel
 from .metrics import RequestContext, get_context
-from .models import LoadedModel
 from .request_error import invalid_field_error
 from .runners import Text
 from .schedule import DeadlineError, Runner

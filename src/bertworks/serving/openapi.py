@@ -13,7 +13,8 @@ from fastapi import FastAPI
 
 from ..reports import page as html
 from ..tasks.texts import TextTask
-from .models import LoadedModel, Models
+from .loaded_model import LoadedModel
+from .models import Models
 from .request_error import ERROR_SCHEMAS, ErrorFormat
 from .service import Service
 

@@ -14,7 +14,7 @@ from ..inference.similarity import max_similarities, of_unit_length, similaritie
 from ..inference.text_embedding import TextEmbedder
 from ..settings.pooling import NO_POOLING, SPARSE_POOLINGS
 from .job import Job
-from .models import VectorForm
+from .loaded_model import VectorForm
 from .request_error import invalid_field_error
 from .runners import EmbedRunner, Text, TokenStatesRunner
 

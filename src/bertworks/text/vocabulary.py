@@ -127,9 +127,9 @@ def _count_words(
     on: str | None = None,
 ) -> Counter[str]:
     words: Counter[str] = Counter()
-    found: Generator[Counter[str]] = Workers(workers, on).map(count, parts)
-    with closing(found):
-        for some in found:
+    counters: Generator[Counter[str]] = Workers(workers, on).map(count, parts)
+    with closing(counters):
+        for some in counters:
             words.update(some)
     return words
 

@@ -27,6 +27,6 @@ class LazyModule:
         self._name, self._extra, self._what = name, extra, what
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(import_optional(self._name, self._extra, self._what), name)
-        self.__dict__[name] = found
-        return found
+        value = getattr(import_optional(self._name, self._extra, self._what), name)
+        self.__dict__[name] = value
+        return value

@@ -21,8 +21,9 @@ from ...explorer.description import describe
 from ...explorer.limits import LIMITS, Claim, Matrix
 from ...explorer.page import POLICY, assets
 from ..job import Job, get_service, open_job, reply
+from ..loaded_model import LoadedModel
 from ..metrics import get_context
-from ..models import LoadedModel, Models
+from ..models import Models
 from ..request_error import RequestError
 from ..security import PAGE_FILES
 from .base import Dialect, StrictRequest

@@ -18,7 +18,7 @@ from ...tasks.tagging.task import TaggingTask
 from ...tasks.task import Task
 from ...text.tokenizer import Tokenizer
 from ..job import Job, open_job
-from ..models import LoadedModel
+from ..loaded_model import LoadedModel
 from ..request_error import RequestError, invalid_field_error
 from ..runners import ScoredPrediction
 from ..service import Service
