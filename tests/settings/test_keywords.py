@@ -39,7 +39,8 @@ def wrong(model: bw.Model) -> None:
 
 MODULES = [
     *("bertworks", "bertworks.model", "bertworks.settings.*", "bertworks.tuning.grid"),
-    *("bertworks.inference.embedding_model", "bertworks.training.finetune"),
+    *("bertworks.inference.embedding_model", "bertworks.inference.task_model"),
+    "bertworks.training.finetune",
     "bertworks.training.pretrain",
     *("bertworks.tasks.example", "bertworks.tasks.labelled", "bertworks.tasks.task"),
 ]
