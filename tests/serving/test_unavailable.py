@@ -244,6 +244,7 @@ def test_models_that_unload_each_other_are_reported(
         metrics = server.http.get("/metrics").text
     assert 'bertworks_model_loads_total{model="a"} 2.0' in metrics
     assert 'bertworks_model_unloads_total{model="b"} 1.0' in metrics
-    events = [json.loads(record.getMessage()) for record in caplog.records]
+    records = [record for record in caplog.records if record.name == LOG.name]
+    events = [json.loads(record.getMessage()) for record in records]
     (warning,) = [event for event in events if event["event"] == "models unload each other"]
     assert (warning["model"], warning["unloaded"]) == ("a", ["b"])
