@@ -1,13 +1,15 @@
-"""One graphics card: steps of pre-training, encoding, one text; beside Hugging Face's BERT.
+"""One graphics card: steps of training, encoding, texts; beside Hugging Face and its libraries.
 
     python benchmarks/gpu.py --out gpu.json                  # a few minutes on one card
     python benchmarks/gpu.py --device cpu --sizes tiny --rows 8 --length 32     # tries the script
 
-Random token ids and weights: nothing is read or downloaded. A step is forward, backward, the
-gradients' norm and AdamW, with dropout 0.1, in bfloat16; for both, the weights are float32. "Mixed"
-are lengths from a tenth of the maximum to the maximum. Rates are of real tokens. The share of the
-peak counts matrix products only, and compares them with a large product measured on the same card.
-The peer is `BertForMaskedLM` with PyTorch's attention (`sdpa`), on padded batches of the same rows.
+Random token ids and weights: nothing is downloaded. A step is forward, backward, the gradients'
+norm and AdamW, with dropout 0.1, in bfloat16; for both, the weights are float32. "Mixed" are
+lengths from a tenth of the maximum to the maximum. Rates are of real tokens. The share of the peak
+counts matrix products only, and compares them with a large product measured on the same card.
+
+The peer of steps and of encoding is Hugging Face's BERT with PyTorch's attention (`sdpa`), on
+padded batches of the same rows; of texts, sentence-transformers with the same model.
 """
 
 from __future__ import annotations
@@ -15,19 +17,24 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from bertworks import load
+from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.device import autocast_to
-from bertworks.nn.encoder import Encoder
 from bertworks.packed import Batch, Packed
+from bertworks.tasks.network import Network
 from bertworks.tasks.pretraining.network import PretrainingNetwork
+from bertworks.tasks.text_network import ClassificationNetwork
 from bertworks.training.operations import (
     encoder_flops,
     flops_of_batch,
@@ -39,6 +46,38 @@ PEER = "Hugging Face"
 MASKED_SHARE = 0.15
 FIRST_ID = 1000
 SMALLEST_SHARE = 0.1
+NUM_LABELS = 2
+MINILM = {
+    "num_hidden_layers": 6,
+    "hidden_size": 384,
+    "num_attention_heads": 12,
+    "intermediate_size": 1536,
+}
+
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Card:
+    """Where and how often to measure."""
+
+    device: torch.device
+    rounds: int
+
+    def median_seconds(self, work: Callable[[], Any]) -> float:
+        """The median of some rounds, after two that are not counted."""
+        times = []
+        for number in range(self.rounds + 2):
+            synchronize(self.device)
+            start = time.perf_counter()
+            work()
+            synchronize(self.device)
+            if number >= 2:
+                times.append(time.perf_counter() - start)
+        return statistics.median(times)
+
+
+# ------------------------------------------------------------------------------------- rows
 
 
 def draw_lengths(rows: int, longest: int, is_mixed: bool) -> np.ndarray:
@@ -59,75 +98,27 @@ def masked_batch(packed: Packed) -> Batch:
     return Batch(packed, targets, {"mlm": count})
 
 
-def seconds_of(work: Callable[[], Any], device: torch.device, rounds: int) -> float:
-    """The median of some rounds, after two that are not counted."""
-    times = []
-    for number in range(rounds + 2):
-        synchronize(device)
-        start = time.perf_counter()
-        work()
-        synchronize(device)
-        if number >= 2:
-            times.append(time.perf_counter() - start)
-    return statistics.median(times)
+def labelled_batch(packed: Packed) -> Batch:
+    rows = len(packed.lengths)
+    labels = np.random.default_rng(2).integers(0, NUM_LABELS, rows)
+    return Batch(packed, {"labels": labels}, {"classification": rows})
 
 
-def make_optimizer(network: torch.nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(network.parameters(), lr=1e-5, fused=True)
-
-
-def finish_step(network: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-
-
-def time_our_step(config: EncoderConfig, batch: Batch, options: Any) -> tuple[float, float]:
-    """The seconds of a step, and its floating-point operations."""
-    network = PretrainingNetwork(config, next_sentence=False).to(options.device).train()
-    optimizer, count = make_optimizer(network), batch.counts["mlm"]
-
-    def step() -> None:
-        losses = network(batch.to(options.device))
-        (losses["mlm"] / count).backward()
-        finish_step(network, optimizer)
-
-    with autocast_to(network, torch.bfloat16):
-        return seconds_of(step, options.device, options.rounds), flops_of_batch(network, batch)
-
-
-def time_peers_step(config: EncoderConfig, batch: Batch, options: Any) -> float | None:
-    """The seconds of a step; None without the peer."""
-    model = make_peer("BertForMaskedLM", config, options)
-    if model is None:
-        return None
-    optimizer = make_optimizer(model.train())
+def padded_inputs(batch: Batch) -> dict[str, np.ndarray]:
+    """What the peer takes."""
     ids, mask = batch.packed.to_padded()
-    flat_labels = np.full(batch.packed.num_tokens, -100)
-    flat_labels[batch.targets["masked_positions"]] = batch.targets["masked_labels"]
-    labels, _ = batch.packed.to_padded(flat_labels, fill=-100)
-    inputs = {"input_ids": ids, "attention_mask": mask.astype(np.int64), "labels": labels}
-
-    def step() -> None:
-        tensors = {name: torch.from_numpy(one).to(options.device) for name, one in inputs.items()}
-        with torch.autocast(options.device.type, torch.bfloat16):
-            loss = model(**tensors).loss
-        loss.backward()
-        finish_step(model, optimizer)
-
-    return seconds_of(step, options.device, options.rounds)
+    inputs = {"input_ids": ids, "attention_mask": mask.astype(np.int64)}
+    if "labels" in batch.targets:
+        return {**inputs, "labels": batch.targets["labels"]}
+    flat = np.full(batch.packed.num_tokens, -100)
+    flat[batch.targets["masked_positions"]] = batch.targets["masked_labels"]
+    return {**inputs, "labels": batch.packed.to_padded(flat, fill=-100)[0]}
 
 
-def measure_steps(config: EncoderConfig, batch: Batch, options: Any) -> Iterator[dict[str, Any]]:
-    peak = matmul_peak(torch.bfloat16, options.device)
-    ours, flops = time_our_step(config, batch, options)
-    for who, seconds in (("bertworks", ours), (PEER, time_peers_step(config, batch, options))):
-        if seconds is not None:
-            rate = batch.packed.num_tokens / seconds
-            yield {"who": who, "tokens/s": rate, "share of peak": flops / seconds / peak}
+# --------------------------------------------------------------------------------- training
 
 
-def make_peer(name: str, config: EncoderConfig, options: Any) -> Any:
+def make_peer(name: str, config: EncoderConfig, card: Card) -> Any:
     """The peer with the same geometry; None if transformers is not installed."""
     try:
         import transformers
@@ -140,41 +131,153 @@ def make_peer(name: str, config: EncoderConfig, options: Any) -> Any:
         num_attention_heads=config.num_attention_heads,
         intermediate_size=config.intermediate_size,
         max_position_embeddings=config.max_position_embeddings,
+        num_labels=NUM_LABELS,
         attn_implementation="sdpa",
     )
-    return getattr(transformers, name)(own).to(options.device)
+    with torch.device(card.device):
+        return getattr(transformers, name)(own).train()
 
 
-def measure_encoding(config: EncoderConfig, packed: Packed, options: Any) -> list[dict[str, Any]]:
-    """Mean vectors of rows, in bfloat16 and float32."""
-    results = []
-    encoder = Encoder(config).to(options.device).eval()
-    ids, mask = packed.to_padded()
-    peer = make_peer("BertModel", config, options)
+def make_step(network: torch.nn.Module, loss_of: Callable[[], Any]) -> Callable[[], None]:
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-5, fused=True)
+
+    def step() -> None:
+        loss_of().backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def measure_steps(network: Network, peer: Any, batch: Batch, card: Card) -> Iterator[Result]:
+    (count,) = batch.counts.values()
+
+    def our_loss() -> torch.Tensor:
+        (loss,) = network(batch.to(card.device)).values()
+        return loss / count
+
+    inputs = padded_inputs(batch)
+
+    def their_loss() -> torch.Tensor:
+        tensors = {name: torch.from_numpy(one).to(card.device) for name, one in inputs.items()}
+        with torch.autocast(card.device.type, torch.bfloat16):
+            return peer(**tensors).loss
+
+    with autocast_to(network, torch.bfloat16):
+        times = {"bertworks": card.median_seconds(make_step(network.train(), our_loss))}
+    if peer is not None:
+        times[PEER] = card.median_seconds(make_step(peer.train(), their_loss))
+    rate = flops_of_batch(network, batch) / matmul_peak(torch.bfloat16, card.device)
+    for who, seconds in times.items():
+        tokens = batch.packed.num_tokens / seconds
+        yield {"who": who, "tokens/s": tokens, "share of peak": rate / seconds}
+
+
+# --------------------------------------------------------------------------------- inference
+
+
+def measure_encoding(network: Network, peer: Any, packed: Packed, card: Card) -> Iterator[Result]:
+    """Vectors of tokens, in bfloat16 and float32."""
+    encoder = network.encoder.eval()
+    arrays = packed.to_padded()
     for dtype in (torch.bfloat16, torch.float32):
-        with torch.inference_mode(), autocast_to(encoder, dtype):
-            seconds = seconds_of(
-                lambda: encoder(packed.to(options.device)), options.device, options.rounds
-            )
-        share = encoder_flops(config, packed) / seconds / matmul_peak(dtype, options.device)
         name = str(dtype).removeprefix("torch.")
+        with torch.inference_mode(), autocast_to(encoder, dtype):
+            seconds = card.median_seconds(lambda: encoder(packed.to(card.device)))
+        share = encoder_flops(encoder.config, packed) / seconds / matmul_peak(dtype, card.device)
         rate = packed.num_tokens / seconds
-        results.append(
-            {"who": "bertworks", "dtype": name, "tokens/s": rate, "share of peak": share}
-        )
+        yield {"who": "bertworks", "dtype": name, "tokens/s": rate, "share of peak": share}
         if peer is None:
             continue
-        peer.eval().to(dtype)
 
-        def encode(model: Any = peer) -> None:
-            tensors = [torch.from_numpy(one).to(options.device) for one in (ids, mask)]
-            model(*tensors)
+        def encode(dtype: torch.dtype = dtype) -> None:
+            ids, mask = (torch.from_numpy(one).to(card.device) for one in arrays)
+            with torch.autocast(card.device.type, dtype, enabled=dtype is torch.bfloat16):
+                peer.bert.eval()(ids, mask)
 
         with torch.inference_mode():
-            seconds = seconds_of(encode, options.device, options.rounds)
-        rate = packed.num_tokens / seconds
-        results.append({"who": PEER, "dtype": name, "tokens/s": rate})
-    return results
+            rate = packed.num_tokens / card.median_seconds(encode)
+        yield {"who": PEER, "dtype": name, "tokens/s": rate}
+
+
+def draw_texts(count: int, words: list[str]) -> list[str]:
+    random = np.random.default_rng(3)
+    return [" ".join(random.choice(words, random.integers(5, 100))) for _ in range(count)]
+
+
+def measure_texts(config: EncoderConfig, card: Card, count: int) -> Iterator[Result]:
+    """Vectors of texts, from strings to arrays, in bfloat16."""
+    tokenizer = load("mini").tokenizer
+    words = [piece for piece in tokenizer.pieces if piece.isalpha()]
+    texts = draw_texts(count, words)
+    model = Model.fresh(config.model_copy(update={"vocab_size": tokenizer.vocab_size}), tokenizer)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(Path(folder) / "model")
+        model = load(Path(folder) / "model", device=str(card.device))
+        peer = _sentence_transformer(Path(folder) / "model", card)
+    for batch_tokens in (8192, 65536):
+        seconds = card.median_seconds(
+            lambda tokens=batch_tokens: model.embed(texts, precision="bf16", batch_tokens=tokens)
+        )
+        yield {"who": "bertworks", "batch_tokens": batch_tokens, "texts/s": count / seconds}
+    for batch_size in (32, 256) if peer is not None else ():
+        seconds = card.median_seconds(lambda size=batch_size: peer.encode(texts, batch_size=size))
+        who = "sentence-transformers"
+        yield {"who": who, "batch_size": batch_size, "texts/s": count / seconds}
+
+
+def _sentence_transformer(folder: Path, card: Card) -> Any:
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError:
+        return None
+    return SentenceTransformer(str(folder), device=str(card.device)).to(torch.bfloat16)
+
+
+# --------------------------------------------------------------------------------------- all
+
+
+def measure_size(size: str, lengths: list[int], rows: int | None, card: Card) -> Iterator[Result]:
+    """Steps of pre-training and encoding of one size."""
+    config = EncoderConfig.from_size(size)
+    with torch.device(card.device):
+        network = PretrainingNetwork(config, next_sentence=False)
+    peer = make_peer("BertForMaskedLM", config, card)
+    for length in lengths:
+        for is_mixed in (False, True):
+            count = rows or 32_768 // length
+            packed = make_pack(draw_lengths(count, length, is_mixed), config.vocab_size)
+            work = {"size": size, "length": length, "mixed": is_mixed}
+            for one in measure_steps(network, peer, masked_batch(packed), card):
+                yield {**work, "work": "pre-training", **one}
+            for one in measure_encoding(network, peer, packed, card):
+                yield {**work, "work": "encoding", **one}
+    single = make_pack(np.array([13]), config.vocab_size)
+    for one in measure_encoding(network, peer, single, card):
+        yield {"size": size, "length": 13, "work": "one text", **one}
+
+
+def measure_fine_tuning(name: str, config: EncoderConfig, card: Card) -> Iterator[Result]:
+    """Steps of a classifier: 32 rows of up to 128 tokens."""
+    with torch.device(card.device):
+        network = ClassificationNetwork(config, NUM_LABELS)
+    peer = make_peer("BertForSequenceClassification", config, card)
+    batch = labelled_batch(make_pack(draw_lengths(32, 128, True), config.vocab_size))
+    for one in measure_steps(network, peer, batch, card):
+        yield {"size": name, "length": 128, "mixed": True, "work": "fine-tuning", **one}
+
+
+def measure_all(options: argparse.Namespace, card: Card) -> Iterator[Result]:
+    for size in options.sizes:
+        yield from measure_size(size, options.length, options.rows, card)
+    configs = {"minilm": EncoderConfig.parse(MINILM)}
+    configs |= {size: EncoderConfig.from_size(size) for size in options.sizes}
+    for name, config in configs.items():
+        yield from measure_fine_tuning(name, config, card)
+    for name, config in configs.items():
+        for one in measure_texts(config, card, options.texts):
+            yield {"size": name, "work": "texts", **one}
 
 
 def main() -> None:
@@ -183,34 +286,24 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=["base", "large"])
     parser.add_argument("--rows", type=int, help="of a batch; 32,768 tokens' worth if omitted")
     parser.add_argument("--length", type=int, nargs="+", default=[128, 512])
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--texts", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    options.device = torch.device(options.device)
-    if options.device.type == "cuda" and not torch.cuda.is_available():
+    card = Card(torch.device(options.device), options.rounds)
+    if card.device.type == "cuda" and not torch.cuda.is_available():
         raise SystemExit("no GPU: nothing was measured")
-    card = torch.cuda.get_device_name(0) if options.device.type == "cuda" else "CPU"
-    print(f"{card}, PyTorch {torch.__version__}, median of {options.rounds} rounds")
-    results: list[dict[str, Any]] = []
-    for size in options.sizes:
-        config = EncoderConfig.from_size(size)
-        for length in options.length:
-            for is_mixed in (False, True):
-                rows = options.rows or 32_768 // length
-                packed = make_pack(draw_lengths(rows, length, is_mixed), config.vocab_size)
-                work = {"size": size, "length": length, "mixed": is_mixed}
-                steps = list(measure_steps(config, masked_batch(packed), options))
-                results += [{**work, "work": "step", **one} for one in steps]
-                rates = measure_encoding(config, packed, options)
-                results += [{**work, "work": "encode", **one} for one in rates]
-        single = make_pack(np.array([13]), config.vocab_size)
-        rates = measure_encoding(config, single, options)
-        results += [{"size": size, "length": 13, "work": "one text", **one} for one in rates]
-    for one in results:
-        print("  ".join(f"{key} {_format(value)}" for key, value in one.items()))
-    if options.out is not None:
-        about = {"device": card, "torch": torch.__version__, "rounds": options.rounds}
-        options.out.write_text(json.dumps({**about, "results": results}, indent=1) + "\n")
+    name = torch.cuda.get_device_name(0) if card.device.type == "cuda" else "CPU"
+    peak = matmul_peak(torch.bfloat16, card.device)
+    print(f"{name}, PyTorch {torch.__version__}, median of {card.rounds} rounds")
+    print(f"a large product in bfloat16: {peak / 1e12:.3g} TFLOP/s")
+    about = {"device": name, "torch": torch.__version__, "rounds": card.rounds, "peak": peak}
+    results = []
+    for one in measure_all(options, card):
+        print("  ".join(f"{key} {_format(value)}" for key, value in one.items()), flush=True)
+        results.append(one)
+        if options.out is not None:  # after each: what was measured before a failure is kept
+            options.out.write_text(json.dumps({**about, "results": results}, indent=1) + "\n")
 
 
 def _format(value: Any) -> str:
