@@ -542,7 +542,10 @@ def test_ready_is_not_health(directories, start) -> None:
 
 
 @pytest.mark.long
-def test_models_are_loaded_on_demand_and_the_oldest_is_unloaded(directories, start) -> None:
+def test_models_are_loaded_on_demand_and_the_oldest_is_unloaded(
+    directories, start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertworks.serving.models.measure_resident_bytes", lambda: None)
     names = ("encoder", "classifier", "tagger")
     sources = {name: directories[name] for name in names}
     size = Models({"encoder": directories["encoder"]}, device="cpu").get().num_bytes

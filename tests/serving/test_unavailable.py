@@ -20,6 +20,7 @@ from bertworks.serving import models
 from bertworks.serving.logs import LOG
 from bertworks.serving.models import parse_sources
 from bertworks.serving.settings import ServeSettings
+from bertworks.utils import memory
 
 TEXT = "the door was open"
 
@@ -224,16 +225,57 @@ def test_a_served_model_has_a_name_and_a_source(word: str, message: str) -> None
 
 
 def test_a_model_larger_than_the_limit_is_an_error(directories, start) -> None:
-    with start({"m": directories["encoder"]}, max_memory=1000) as server:
+    resident_bytes = memory.measure_resident_bytes() or 0
+    with start({"m": directories["encoder"]}, max_memory=resident_bytes // 2) as server:
         response = server.post("/embed", {"inputs": TEXT})
         assert response.status_code == 503
-        assert "MB of weights, more than max_memory=0.001" in response.json()["error"]
+        error = response.json()["error"]
+        assert f": more than max_memory={resident_bytes // 2 / 1e6:g}" in error
+
+
+def test_models_without_files_are_not_ready_if_lazy(directories, start, tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    shutil.copy(Path(directories["encoder"]) / "config.json", tmp_path / "m")
+    reasons = {str(tmp_path / "m"): "there are no weights", "./nowhere": "no such directory"}
+    for source, reason in reasons.items():
+        assert reason in serve(source, "lazy=true")
+    sources = {"good": directories["encoder"], "absent": "./nowhere"}
+    with start(sources, ServeSettings(lazy=True)) as server:
+        assert server.http.get("/ready").status_code == 200
+        info = server.http.get("/info").json()
+        assert (info["models"], list(info["unavailable_models"])) == (["good"], ["absent"])
+        assert server.service.models.num_loads == {"good": 1}, "by /info"
+
+
+def test_memory_of_the_process_decides_what_is_unloaded(
+    directories, start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two models fit by their weights, but not with all else that the process has in memory."""
+    caplog.set_level(logging.INFO, logger=LOG.name)
+    resident_megabytes = [100]
+    monkeypatch.setattr(models, "measure_resident_bytes", lambda: resident_megabytes[0] * 1_000_000)
+    with start(dict.fromkeys("abc", directories["encoder"]), max_memory=120_000_000) as server:
+        served = server.service.models
+        for name, megabytes, loaded_names in (
+            ("a", 110, ["a"]),
+            ("b", 119, ["a", "b"]),
+            ("c", 121, ["c"]),
+        ):
+            resident_megabytes[0] = megabytes
+            server.ask("/embed", {"inputs": TEXT, "model": name})
+            assert [model.name for model in served.list_loaded()] == loaded_names
+    events = [
+        json.loads(record.getMessage()) for record in caplog.records if record.name == LOG.name
+    ]
+    (warning,) = [event for event in events if event["event"] == "memory above max_memory"]
+    assert warning["megabytes"] == 121
 
 
 def test_models_that_unload_each_other_are_reported(
-    directories, start, caplog: pytest.LogCaptureFixture
+    directories, start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, logger=LOG.name)
+    monkeypatch.setattr(models, "measure_resident_bytes", lambda: None)  # weights alone count
     sources = dict.fromkeys("ab", directories["encoder"])
     with start(sources) as server:
         server.ask("/embed", {"inputs": TEXT, "model": "a"})

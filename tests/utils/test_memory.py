@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -125,3 +126,19 @@ def test_a_thread_that_never_begins_is_waited_for_while_there_is_memory(
     with pytest.raises(MemoryError, match="has found no memory"):
         start_thread(print)
     assert not list(looks)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux tells what is resident")
+def test_memory_is_measured_and_returned() -> None:
+    memory.return_free_memory()
+    start_bytes = memory.measure_resident_bytes()
+    assert start_bytes is not None
+    blocks = [b"x" * (100_000 + size) for size in range(500)]  # in the heap
+    full_bytes = memory.measure_resident_bytes()
+    assert full_bytes is not None
+    assert full_bytes - start_bytes == pytest.approx(50_000_000, rel=0.1)
+    del blocks
+    memory.return_free_memory()
+    left_bytes = memory.measure_resident_bytes()
+    assert left_bytes is not None
+    assert left_bytes - start_bytes < 10_000_000

@@ -158,20 +158,24 @@ def find_weight_files(directory: Path, name: str) -> list[Path]:
     return []
 
 
+def list_weight_files(directory: Path) -> list[Path]:
+    """Return the files of weights in a directory and the folders in it, of one format, by name."""
+    patterns = ("*.safetensors", "pytorch_model*.bin", "*.h5", "*.ckpt.*")
+    matches = (sorted(directory.rglob(pattern)) for pattern in patterns)
+    return next(filter(None, matches), [])
+
+
 def digest_weights(directory: Path) -> str:
     """Return the SHA-256 of the weights in a directory and the folders in it, in hexadecimal.
 
     For one file it is what `sha256sum FILE` prints; for several files it is the digest of the lines
     that `sha256sum` prints for them, in the order of their names.
     """
-    for pattern in ("*.safetensors", "pytorch_model*.bin", "*.h5"):
-        lines = []
-        for file in sorted(directory.rglob(pattern)):
-            with file.open("rb") as stream:
-                digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            lines.append(f"{digest}  {file.relative_to(directory).as_posix()}\n")
-        if lines:
-            break
+    lines = []
+    for file in list_weight_files(directory):
+        with file.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        lines.append(f"{digest}  {file.relative_to(directory).as_posix()}\n")
     if len(lines) == 1:
         return lines[0].partition(" ")[0]
     return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..checkpoints.locate import locate, locate_with_adapter
-from ..checkpoints.weight_files import digest_weights
+from ..checkpoints.locate import check_model, locate_with_adapter
+from ..checkpoints.weight_files import digest_weights, list_weight_files
 from ..errors import (
     BertworksError,
     CheckpointError,
@@ -26,6 +26,7 @@ from ..errors import (
 from ..inference.native_model import NativeModel
 from ..loading import use
 from ..settings.literals import Backend
+from ..utils.memory import measure_resident_bytes, return_free_memory
 from .loaded_model import LoadedModel, Prompts, check_task
 from .logs import log
 
@@ -65,7 +66,8 @@ class Models:
         precision: of all models.
         adapters: arguments of `load`: the base model or the adapter of all models.
         deterministic: results are bitwise equal whatever a text is batched with.
-        max_memory: maximum bytes of weights; above it, the least recently used model is unloaded.
+        max_memory: maximum bytes of the process (`_measure_memory`); above it, the least recently
+            used model is unloaded.
 
     Attributes:
         failures: the models that could not be loaded, by name. The others are served.
@@ -95,6 +97,7 @@ class Models:
         self._loaded_models: OrderedDict[str, LoadedModel] = OrderedDict()
         self._loading = {name: threading.Lock() for name in sources}
         self._lock = threading.Lock()
+        self._start_bytes = measure_resident_bytes() or 0
 
     def resolve_name(self, name: str | None) -> str:
         """Return the name of a served model; the default model's for None.
@@ -151,7 +154,7 @@ class Models:
                 except BertworksError as error:
                     failure = self._record_failure(name, error)
                 else:
-                    self._insert(loaded_model, log_level)
+                    self._insert([loaded_model], log_level)
                     return loaded_model
             raise UnavailableModelError(
                 f"the model {name!r} cannot be loaded: {failure.error}"
@@ -169,6 +172,24 @@ class Models:
                 self.get(name, log_level=logging.DEBUG)
             if require_all and name in self.failures:
                 raise self.failures[name].error
+        self._check_any_is_available()
+
+    def check_all(self) -> None:
+        """Check that the files of all models exist; download those of the hub.
+
+        `failures` has those of which files are missing.
+
+        Raises:
+            BertworksError: no model has its files.
+        """
+        for name, source in self.sources.items():
+            try:
+                self._locate(source)
+            except BertworksError as error:
+                self._record_failure(name, error)
+        self._check_any_is_available()
+
+    def _check_any_is_available(self) -> None:
         if not self.available:
             raise self.failures[self.default].error
 
@@ -196,8 +217,7 @@ class Models:
 
     def swap_in(self, new_models: Sequence[LoadedModel]) -> None:
         """Serve models in place of those with their names."""
-        for model in new_models:
-            self._insert(model)
+        self._insert(new_models)
 
     def _is_loaded(self, name: str) -> bool:
         return any(loaded_model.name == name for loaded_model in self.list_loaded())
@@ -207,63 +227,97 @@ class Models:
         log(logging.ERROR, "model unavailable", model=name, reason=str(error))
         return failure
 
+    def _locate(self, source: str) -> tuple[Path, Path | None]:
+        """Return the directories of a model and its adapter, which have the files of a model."""
+        model_directory, adapter = locate_with_adapter(source, self._adapters.get("base"))
+        check_model(model_directory)
+        if not list_weight_files(model_directory):
+            raise CheckpointError("there are no weights", where=str(model_directory))
+        return model_directory, adapter
+
     def _open(self, name: str) -> LoadedModel:
         """Load a model, and embed a text with it."""
-        directory = locate(self.sources[name])
-        model_directory, adapter = locate_with_adapter(directory, self._adapters.get("base"))
+        source = self.sources[name]
+        model_directory, adapter = self._locate(source)
         digest = digest_weights(model_directory)
         if adapter is not None:
             digest = f"{digest}+{digest_weights(adapter)}"
         open_model: Callable[..., Any] = partial(
-            use, directory, check_task, self._device, **self._adapters
+            use, adapter or model_directory, check_task, self._device, **self._adapters
         )
         model = open_model(backend=self._backend)
         loaded_model = LoadedModel(
             name,
-            self.sources[name],
+            source,
             model,
             Prompts.from_directory(model_directory, model.sentence),
             self._settings,
             digest,
             partial(open_model, backend="torch"),
         )
-        if self._max_memory is not None and loaded_model.num_bytes > self._max_memory:
-            raise CheckpointError(
-                f"has {loaded_model.num_bytes / 1e6:.3g} MB of weights, more than "
-                f"max_memory={self._max_memory / 1e6:g}",
-                where=self.sources[name],
-                fix="Raise max_memory.",
-            )
+        self._check_fits(loaded_model)
         loaded_model.warm_up()
         return loaded_model
 
-    def _insert(self, loaded_model: LoadedModel, log_level: int = logging.INFO) -> None:
-        """Serve a model; unload others if there is too little memory."""
-        name = loaded_model.name
-        self.failures.pop(name, None)
+    def _check_fits(self, loaded_model: LoadedModel) -> None:
+        """Raise `CheckpointError` if a model alone needs more than `max_memory`."""
+        num_bytes = loaded_model.num_bytes
+        if loaded_model.device == "cpu":
+            num_bytes += self._start_bytes
+        if self._max_memory is not None and num_bytes > self._max_memory:
+            raise CheckpointError(
+                f"has {loaded_model.num_bytes / 1e6:.3g} MB of weights, and the process "
+                f"{self._start_bytes / 1e6:.3g} MB without models: more than "
+                f"max_memory={self._max_memory / 1e6:g}",
+                where=loaded_model.source,
+                fix="Raise max_memory.",
+            )
+
+    def _insert(self, new_models: Sequence[LoadedModel], log_level: int = logging.INFO) -> None:
+        """Serve loaded models; unload others if there is too little memory."""
         unloaded_names = []
         with self._lock:
-            is_freed = name in self._loaded_models
-            self._loaded_models[name] = loaded_model
-            self._loaded_models.move_to_end(name)
-            while self._max_memory is not None and len(self._loaded_models) > 1:
-                if sum(each.num_bytes for each in self._loaded_models.values()) <= self._max_memory:
-                    break
-                unloaded_names.append(self._loaded_models.popitem(last=False)[0])
-        self.num_loads[name] += 1
+            excess_bytes = self._measure_memory(new_models) - (self._max_memory or math.inf)
+            has_replaced = False
+            for model in new_models:
+                old_model = self._loaded_models.pop(model.name, None)
+                if old_model is not None:
+                    has_replaced = True
+                    excess_bytes -= old_model.num_bytes
+                self._loaded_models[model.name] = model
+                self.failures.pop(model.name, None)
+            while excess_bytes > 0 and len(self._loaded_models) > 1:
+                name, old_model = self._loaded_models.popitem(last=False)
+                unloaded_names.append(name)
+                excess_bytes -= old_model.num_bytes
+        self.num_loads.update(model.name for model in new_models)
         self.num_unloads.update(unloaded_names)
-        log(
-            log_level,
-            "model loaded",
-            model=name,
-            digest=loaded_model.digest,
-            unloaded=unloaded_names,
-        )
-        self._warn_if_models_alternate(name, unloaded_names)
-        if (is_freed or unloaded_names) and gc.get_freeze_count():  # `Server.startup` froze objects
-            gc.unfreeze()
-            gc.collect()
-            gc.freeze()
+        for model in new_models:
+            log(
+                log_level,
+                "model loaded",
+                model=model.name,
+                digest=model.digest,
+                unloaded=unloaded_names,
+            )
+            self._warn_if_models_alternate(model.name, unloaded_names)
+        if excess_bytes > 0:
+            log(
+                logging.WARNING,
+                "memory above max_memory",
+                megabytes=round((excess_bytes + (self._max_memory or 0)) / 1e6),
+                fix="raise max_memory",
+            )
+        if has_replaced or unloaded_names:
+            _free_memory()
+
+    def _measure_memory(self, new_models: Sequence[LoadedModel]) -> int:
+        """Return the bytes in memory: of the process, or of the weights, if they are on a GPU."""
+        resident_bytes = measure_resident_bytes()
+        models = {*self._loaded_models.values(), *new_models}
+        if resident_bytes is None or any(model.device != "cpu" for model in models):
+            return sum(model.num_bytes for model in models)
+        return resident_bytes
 
     def _warn_if_models_alternate(self, name: str, unloaded_names: Sequence[str]) -> None:
         """Warn if a model is loaded again soon after it was unloaded for others."""
@@ -279,6 +333,17 @@ class Models:
                 seconds=round(seconds, 1),
                 fix="raise max_memory, or serve fewer models",
             )
+
+
+def _free_memory() -> None:
+    """Free models that nothing refers to any more, and return their memory to the system."""
+    if gc.get_freeze_count():  # `Server.startup` froze objects
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+    else:
+        gc.collect()
+    return_free_memory()
 
 
 def parse_sources(models: Sequence[str]) -> dict[str, str]:

@@ -80,12 +80,16 @@ class Service:
         self.response_turns = FairYield()
 
     def load_models(self) -> None:
-        """Load all models at the start, unless they are loaded on demand.
+        """Load all models at the start, or check their files if they are loaded on demand.
 
         Raises:
             BertworksError: no model can be loaded, or one cannot that is required.
         """
-        if not self.ready and not self.settings.lazy:
+        if self.ready:
+            return
+        if self.settings.lazy:
+            self.models.check_all()
+        else:
             self.models.load_all(require_all=self.settings.require_all)
         self.ready = True
 

@@ -21,7 +21,9 @@ class ServeSettings(Settings):
         "computes in bf16 with AMX, which it slows down; elsewhere on CPUs they always are; not on "
         "GPUs",
     )
-    lazy: bool = Field(False, description="load each model at its first request")
+    lazy: bool = Field(
+        False, description="load each model at its first request; at the start check its files"
+    )
     require_all: bool = Field(
         False,
         description="do not start if a model cannot be loaded; by default the others are served",
@@ -29,8 +31,8 @@ class ServeSettings(Settings):
     max_memory: int | None = Field(
         None,
         ge=1,
-        description="maximum MB of weights in memory; above it, the least recently "
-        "used model is unloaded",
+        description="maximum MB of the process in memory (of weights, on a GPU); above it, the "
+        "least recently used model is unloaded",
     )
     max_texts: int = Field(2048, ge=1, description="maximum texts per request")
     max_characters: int = Field(200_000, ge=1, description="maximum characters per text")

@@ -1,12 +1,17 @@
-"""Lack of memory: detecting it, and starting threads when there may be too little."""
+"""A process's memory; lack of it: detecting it, and starting threads when there is too little."""
 
 from __future__ import annotations
 
 import _thread
+import ctypes
 import errno
 import mmap
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+_STATM = Path("/proc/self/statm")
 
 _MAY_LACK_MEMORY = {
     *("ImportError", "OSError", "RuntimeError", "SystemError"),
@@ -58,6 +63,24 @@ def is_little_left(size: int = LITTLE_MEMORY) -> bool:
             return False
     except (OSError, MemoryError):
         return True
+
+
+def measure_resident_bytes() -> int | None:
+    """Return the bytes of this process that are in memory (RSS); None where only Linux can tell."""
+    try:
+        pages = int(_STATM.read_text().split()[1])
+    except OSError:
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def return_free_memory() -> None:
+    """Return freed memory to the system, where the C library does not by itself (glibc)."""
+    if not _STATM.exists():
+        return
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none
+    if trim is not None:
+        trim(0)
 
 
 def start_thread(function: Callable[..., object], *args: Any) -> Callable[[], object]:
