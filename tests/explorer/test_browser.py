@@ -631,3 +631,23 @@ def test_a_server_with_keys_asks_for_one_and_keeps_it_out_of_the_link(
         assert "$KEY" in page.locator("pre").first.inner_text()
         page.reload()
         page.get_by_role("heading", name="The blank · was “door”").wait_for()
+
+
+def test_pages_of_routes_ask_for_a_key(visit, directories, start) -> None:
+    key = "0123456789abcdef"
+    with start({"m": directories["pretrained"]}, keys=Keys({"me": key})) as keyed:
+        tab = visit(server=keyed)
+        page = tab.page
+        page.goto(f"{tab.url}docs")
+        page.get_by_label("Key").fill("a wrong one, alas")
+        page.get_by_role("button", name="Use this key").click()
+        page.get_by_text("does not accept this key").wait_for()
+        page.get_by_label("Key").fill(key)
+        page.get_by_role("button", name="Use this key").click()
+        page.get_by_role("heading", name="POST /embed", exact=True).wait_for()
+        assert page.evaluate("getComputedStyle(document.querySelector('main')).maxWidth") != "none"
+        page.goto(f"{tab.url}openapi.json")
+        description = json.loads(page.locator("pre").inner_text())
+        assert description["components"]["securitySchemes"] == {
+            "key": {"type": "http", "scheme": "bearer"}
+        }

@@ -57,7 +57,7 @@ def test_page_and_files_need_no_key_and_nothing_else_is_given_out(directories, s
 
 
 def test_every_module_imports_modules_that_are_there_and_is_used() -> None:
-    modules = {"app.js"}
+    modules = {"app.js", "key-page.js"}
     for name in filter(lambda name: name.endswith(".js"), assets()):
         for found in IMPORT.findall((STATIC / name).read_text()):
             target = (STATIC / name).parent / found

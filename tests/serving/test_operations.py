@@ -77,6 +77,22 @@ def test_routes_but_health_need_a_key(directories, start) -> None:
             assert server.http.get("/metrics", headers=headers).status_code == 200
 
 
+def test_pages_ask_browsers_for_a_key(directories, start) -> None:
+    browser = {"accept": "text/html,*/*"}
+    with start({"encoder": directories["encoder"]}, keys=Keys({"ada": KEY})) as server:
+        for path in ("/docs", "/openapi.json"):
+            page = server.http.get(path, headers=browser)
+            assert page.status_code == 401
+            scripts = re.findall(r'(?:src|href)="(\./[^"]+)"', page.text)
+            assert len(scripts) > 1
+            for script in scripts:
+                assert server.http.get(script).status_code == 200, script
+            assert server.http.get(path).content == b"", "for other programs"
+            with_key = {**browser, "authorization": f"Bearer {KEY}"}
+            assert server.http.get(path, headers=with_key).status_code == 200
+        assert server.http.get("/info", headers=browser).content == b""
+
+
 def test_metrics_need_no_key_on_this_machine_alone(directories, start) -> None:
     with start({"encoder": directories["encoder"]}, keys=Keys({"ada": KEY})) as server:
         assert server.http.get("/metrics").status_code == 200
@@ -410,11 +426,15 @@ def test_responses_continue_the_trace_of_a_request(
     version, own_trace, own_span, flags = response.headers["traceparent"].split("-")
     assert (version, own_trace, flags) == ("00", trace, "01")
     assert own_span not in (span, "0" * 16)
-    assert json.loads(caplog.records[-1].getMessage())["trace"] == trace
     for invalid in (f"00-{'0' * 32}-{span}-01", f"00-{trace}-01", "x"):
         response = server.post("/embed", {"inputs": TEXT}, headers={"traceparent": invalid})
         assert response.status_code == 200
         assert "traceparent" not in response.headers
+    # A line is written after its response, but before the next one of the connection.
+    events = [json.loads(record.getMessage()) for record in caplog.records]
+    assert [event.get("trace") for event in events if event["event"] == "request"][:3] == [
+        *(trace, None, None)
+    ]
 
 
 # --- metrics and logs ---
@@ -639,6 +659,19 @@ def test_routes_follow_from_the_task(directories, start) -> None:
         paths = server.http.get("/openapi.json").json()["paths"]
         assert {"/tag", "/embed", "/predict-rows"} <= paths.keys()
         assert not {"/fill-mask", "/generate", "/answer", "/rerank", "/classify"} & paths.keys()
+
+
+def test_no_example_is_shown_that_no_loaded_model_can_answer(directories, start) -> None:
+    with start({"tagger": directories["tagger"]}) as server:
+        for num_loaded in (0, 1):
+            paths = server.http.get("/openapi.json").json()["paths"]
+            for path in ("/tag", "/embed"):
+                body = paths[path]["post"]["requestBody"]["content"]["application/json"]
+                assert ("example" in body) == bool(num_loaded)
+            assert ("/embed_sparse" in paths) == (not num_loaded), "it may be such a model"
+            page = server.http.get("/docs").text
+            assert ("No model that is loaded can answer it." in page) == (not num_loaded)
+            server.service.models.get("tagger")
 
 
 def test_threads_are_no_more_than_processors() -> None:

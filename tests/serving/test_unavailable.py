@@ -255,7 +255,7 @@ def test_memory_of_the_process_decides_what_is_unloaded(
     resident_megabytes = [100]
     monkeypatch.setattr(models, "measure_resident_bytes", lambda: resident_megabytes[0] * 1_000_000)
     with start(dict.fromkeys("abc", directories["encoder"]), max_memory=120_000_000) as server:
-        served = server.service.models
+        server_models = server.service.models
         for name, megabytes, loaded_names in (
             ("a", 110, ["a"]),
             ("b", 119, ["a", "b"]),
@@ -263,7 +263,7 @@ def test_memory_of_the_process_decides_what_is_unloaded(
         ):
             resident_megabytes[0] = megabytes
             server.ask("/embed", {"inputs": TEXT, "model": name})
-            assert [model.name for model in served.list_loaded()] == loaded_names
+            assert [model.name for model in server_models.list_loaded()] == loaded_names
     events = [
         json.loads(record.getMessage()) for record in caplog.records if record.name == LOG.name
     ]

@@ -36,6 +36,9 @@ POLICY = (
 )
 """The content security policy of the page that a server sends."""
 
+KEY_POLICY = POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'")
+"""That of the page that asks for a key, and then shows another page, with its style."""
+
 
 @cache
 def assets() -> Mapping[str, tuple[bytes, str]]:

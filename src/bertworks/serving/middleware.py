@@ -24,6 +24,7 @@ from .error_conversion import to_request_error
 from .fair_yield import FairYield
 from .logs import log
 from .metrics import RequestContext
+from .pages import make_key_page
 from .request_error import RequestError
 from .security import Keys, is_loopback, needs_no_key, parse_host
 from .service import Service
@@ -108,7 +109,12 @@ class RequestMiddleware:
         self, error: RequestError, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Send an error in the format of the path's protocol."""
-        response = error.to_response(self.service.error_formats.find(scope["path"]))
+        response = None
+        if error.status == 401:
+            accept = dict(scope["headers"]).get(b"accept", b"").decode("latin-1")
+            response = make_key_page(scope["method"], scope["path"], accept)
+        if response is None:
+            response = error.to_response(self.service.error_formats.find(scope["path"]))
         await response(scope, receive, send)
 
     def _check_size(self, scope: Scope) -> None:

@@ -132,6 +132,12 @@ class Models:
         """The names of the models that are loaded, or may be."""
         return [name for name in self.sources if name not in self.failures]
 
+    @property
+    def unloaded_names(self) -> list[str]:
+        """The names of the models that are not loaded, but may be."""
+        loaded_names = {model.name for model in self.list_loaded()}
+        return [name for name in self.available if name not in loaded_names]
+
     def get(self, name: str | None = None, *, log_level: int = logging.INFO) -> LoadedModel:
         """Return a model; load it if necessary.
 

@@ -38,25 +38,18 @@ TEXT = "What is deep learning?"
 Examples = Mapping[str, tuple[str, Mapping[str, Any]]]
 """For each described POST route, the capability that a model must have, and an example request.
 
-The description has an example for each route, and leaves out only those that no model can answer.
+The description leaves out the routes that no model can answer. It has examples of those that a
+loaded model can answer.
 """
 
 
 def find_example(examples: Examples, models: Models, path: str) -> dict[str, Any] | None:
-    """Return the example of a route, with a model that can answer it; None if no model can.
-
-    A model that is not loaded yet may be able to: then the example names the default model.
-    """
+    """Return the example of a route, for a loaded model that can answer it; None if none can."""
     capability, body = examples[path]
-    loaded_models = models.list_loaded()
-    loaded_model = next((each for each in loaded_models if capability in each.capabilities), None)
-    if loaded_model is None:
-        return (
-            None
-            if len(loaded_models) == len(models.available)
-            else {**body, "model": models.default}
-        )
-    return {"model": loaded_model.name, **_adapt_example(dict(body), path, loaded_model)}
+    for loaded_model in models.list_loaded():
+        if capability in loaded_model.capabilities:
+            return {"model": loaded_model.name, **_adapt_example(dict(body), path, loaded_model)}
+    return None
 
 
 def _adapt_example(body: dict[str, Any], path: str, loaded_model: LoadedModel) -> dict[str, Any]:
@@ -95,11 +88,11 @@ def make_openapi(
                 _describe(operation, path, error_format, with_keys=with_keys)
             if "post" in verbs:
                 example = find_example(examples, service.models, path)
-                if example is None:
-                    del description["paths"][path]
-                    continue
                 content = verbs["post"]["requestBody"]["content"]["application/json"]
-                content["example"] = example
+                if example is not None:
+                    content["example"] = example
+                elif not service.models.unloaded_names:
+                    del description["paths"][path]
         if with_keys:
             description["components"]["securitySchemes"] = {
                 "key": {"type": "http", "scheme": "bearer"}
@@ -154,7 +147,10 @@ def _route(path: str, verb: str, operation: Mapping[str, Any], base: str) -> Ite
     if operation.get("security"):
         words += ["-H", "authorization: Bearer KEY"]
     if verb == "post":
-        example = operation["requestBody"]["content"]["application/json"]["example"]
+        example = operation["requestBody"]["content"]["application/json"].get("example")
+        if example is None:
+            yield html.paragraph("No model that is loaded can answer it.")
+            return
         body = json.dumps(example, ensure_ascii=False)
         words += ["-H", "content-type: application/json", "-d", body]
     yield f'<pre tabindex="0">{escape(shlex.join(words))}</pre>'

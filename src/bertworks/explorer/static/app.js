@@ -1,12 +1,12 @@
 // The page: which view is shown, of which model.
 import { forgetColours } from "./charts/colours.js";
 import { showTip } from "./charts/tooltip.js";
+import { askForKey } from "./key-form.js";
 import { formatLink } from "./links.js";
 import { drawNavigation, parseAddress, updateLinks } from "./navigation.js";
 import { createFileSource, createServerSource, KeyRequiredError } from "./source.js";
 import { restoreTheme } from "./theme.js";
 import { drawToolbar } from "./toolbar.js";
-import { field } from "./ui/controls.js";
 import { h, replaceContent } from "./ui/dom.js";
 import { capitalize } from "./ui/format.js";
 import { createContext } from "./view-context.js";
@@ -40,7 +40,7 @@ async function render() {
   } catch (error) {
     if (signal.aborted) return;
     drawNavigation(view ?? VIEWS[0], sharedValues, (other) => explainMissing(other, null, source));
-    if (error instanceof KeyRequiredError) askForKey();
+    if (error instanceof KeyRequiredError) showKeyForm();
     else showError(view?.title ?? "bertworks explorer", error);
   }
 }
@@ -79,7 +79,7 @@ function showView(view, show, model, values, signal) {
     signal,
     status,
     onchange: updateAddress,
-    onkeyrequired: askForKey,
+    onkeyrequired: showKeyForm,
   });
   updateAddress();
   drawNavigation(view, sharedValues, (other) => explainMissing(other, model, source));
@@ -127,33 +127,11 @@ function showError(title, error) {
   );
 }
 
-function askForKey() {
-  const input = h("input", { type: "password", autocomplete: "off", required: true });
-  const submit = (event) => {
-    event.preventDefault();
-    source.setKey(input.value.trim());
+function showKeyForm() {
+  askForKey(main, source, () => {
     models = [];
     render();
-  };
-  replaceContent(
-    main,
-    h("h1", {}, "API key"),
-    h(
-      "p",
-      {},
-      "This server requires a key. The page keeps it until you close this tab, " +
-        "and sends it only to this server.",
-    ),
-    h(
-      "form",
-      { class: "form", onsubmit: submit },
-      field("Key", input),
-      h("div", {}, h("button", { class: "main" }, "Use this key")),
-    ),
-    source.hasKey() &&
-      h("p", { class: "notice", role: "alert" }, "The server does not accept this key."),
-  );
-  input.focus();
+  });
 }
 
 restoreTheme();

@@ -12,7 +12,7 @@ const rewriteError = (message) =>
   });
 
 export function createServerSource(base = new URL(".", document.baseURI)) {
-  async function call(path, options, signal) {
+  async function request(path, options, signal) {
     const key = sessionStorage.getItem(STORAGE_KEY);
     const headers = {
       accept: "application/json",
@@ -27,10 +27,12 @@ export function createServerSource(base = new URL(".", document.baseURI)) {
       throw new Error("The server does not answer. Is it still running?");
     }
     if (response.status === 401) throw new KeyRequiredError("The server requires an API key.");
-    if (response.ok) return response.json();
+    if (response.ok) return response;
     const { error } = await response.json().catch(() => ({}));
     throw new Error(error ? rewriteError(error) : `The server answered ${response.status}.`);
   }
+
+  const call = async (path, options, signal) => (await request(path, options, signal)).json();
 
   const post = (path, body, signal) =>
     call(path, { method: "POST", body: JSON.stringify(body) }, signal);
@@ -45,6 +47,12 @@ export function createServerSource(base = new URL(".", document.baseURI)) {
         (model) => model.name === name,
       ),
     post,
+    // A page of the server, which may be HTML or not.
+    async fetchText(name) {
+      const response = await request(`/${name}`, {});
+      const isPage = (response.headers.get("content-type") ?? "").startsWith("text/html");
+      return { isPage, text: await response.text() };
+    },
     request: (view, body, signal) => post(`/explore/${view}`, body, signal),
     setKey: (key) => sessionStorage.setItem(STORAGE_KEY, key),
     hasKey: () => sessionStorage.getItem(STORAGE_KEY) !== null,

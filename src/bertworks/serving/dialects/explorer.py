@@ -19,11 +19,12 @@ from ...errors import WrongModelError
 from ...explorer.available_views import NETWORK_VIEWS, view_error
 from ...explorer.description import describe
 from ...explorer.limits import LIMITS, Claim, Matrix
-from ...explorer.page import POLICY, assets
+from ...explorer.page import assets
 from ..job import Job, get_service, open_job, reply
 from ..loaded_model import LoadedModel
 from ..metrics import get_context
 from ..models import Models
+from ..pages import accepts_html, make_file_response
 from ..request_error import RequestError
 from ..security import PAGE_FILES
 from .base import Dialect, StrictRequest
@@ -35,32 +36,20 @@ AblatedHeads: Any = Field(
     [], max_length=10_000, description="[layer, head] of heads that are switched off."
 )
 
-_HEADERS = {
-    "cache-control": "no-cache",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "content-security-policy": POLICY,
-}
-
 dialect = Dialect("explorer", errors="tei")
 
 
 def get_page(request: HTTPRequest) -> Response | None:
     """Return the explorer's page if the client accepts HTML, else None."""
-    return _file("index.html") if "text/html" in request.headers.get("accept", "") else None
+    return make_file_response("index.html") if accepts_html(request.headers.get("accept")) else None
 
 
 @dialect.get(PAGE_FILES + "{name:path}", include_in_schema=False)
 async def file(name: str) -> Response:
     """Return a file of the explorer's page."""
-    return _file(name)
-
-
-def _file(name: str) -> Response:
     if name not in assets():
         raise RequestError(404, "NotFound", "no such file")
-    content, media_type = assets()[name]
-    return Response(content, 200, _HEADERS, media_type)
+    return make_file_response(name)
 
 
 class TargetChoice(BaseModel):
