@@ -1,12 +1,13 @@
 """One graphics card: steps of training, encoding, texts; beside Hugging Face and its libraries.
 
     python benchmarks/gpu.py --out gpu.json                  # a few minutes on one card
-    python benchmarks/gpu.py --device cpu --sizes tiny --rows 8 --length 32     # tries the script
+    python benchmarks/gpu.py --device cpu --sizes tiny --tokens 256 --length 32  # tries the script
 
 Random token ids and weights: nothing is downloaded. A step is forward, backward, the gradients'
 norm and AdamW, with dropout 0.1, in bfloat16; for both, the weights are float32. "Mixed" are
-lengths from a tenth of the maximum to the maximum. Rates are of real tokens. The share of the peak
-counts matrix products only, and compares them with a large product measured on the same card.
+lengths from a tenth of the maximum to the maximum, as many real tokens as of one length. Rates are
+of real tokens. The share of the peak counts matrix products only, and compares them with a large
+product measured on the same card.
 
 The peer of steps and of encoding is Hugging Face's BERT with PyTorch's attention (`sdpa`), on
 padded batches of the same rows; of texts, sentence-transformers with the same model.
@@ -31,6 +32,7 @@ from bertworks import load
 from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.device import autocast_to
+from bertworks.nn.encoder_graphs import TrainingGraphs
 from bertworks.packed import Batch, Packed
 from bertworks.tasks.network import Network
 from bertworks.tasks.pretraining.network import PretrainingNetwork
@@ -41,6 +43,7 @@ from bertworks.training.operations import (
     matmul_peak,
     synchronize,
 )
+from bertworks.training.precision import cuda_graphs
 
 PEER = "Hugging Face"
 MASKED_SHARE = 0.15
@@ -80,10 +83,12 @@ class Card:
 # ------------------------------------------------------------------------------------- rows
 
 
-def draw_lengths(rows: int, longest: int, is_mixed: bool) -> np.ndarray:
+def draw_lengths(tokens: int, longest: int, is_mixed: bool) -> np.ndarray:
+    """Lengths of rows with so many tokens, or a few less."""
     random = np.random.default_rng(0)
     shortest = max(2, int(SMALLEST_SHARE * longest)) if is_mixed else longest
-    return np.sort(random.integers(shortest, longest + 1, rows))
+    lengths = random.integers(shortest, longest + 1, tokens // shortest)
+    return np.sort(lengths[np.cumsum(lengths) <= tokens])
 
 
 def make_pack(lengths: np.ndarray, vocab_size: int) -> Packed:
@@ -151,6 +156,7 @@ def make_step(network: torch.nn.Module, loss_of: Callable[[], Any]) -> Callable[
 
 
 def measure_steps(network: Network, peer: Any, batch: Batch, card: Card) -> Iterator[Result]:
+    """Steps of ours, with and without CUDA graphs where these apply, and of the peer."""
     (count,) = batch.counts.values()
 
     def our_loss() -> torch.Tensor:
@@ -164,8 +170,17 @@ def measure_steps(network: Network, peer: Any, batch: Batch, card: Card) -> Iter
         with torch.autocast(card.device.type, torch.bfloat16):
             return peer(**tensors).loss
 
+    times = {}
+    step = make_step(network.train(), our_loss)
+    has_graphs = card.device.type == "cuda" and (
+        batch.packed.num_tokens <= TrainingGraphs.max_tokens
+    )
     with autocast_to(network, torch.bfloat16):
-        times = {"bertworks": card.median_seconds(make_step(network.train(), our_loss))}
+        if has_graphs:
+            with cuda_graphs(network, True):
+                times["bertworks"] = card.median_seconds(step)
+        name = "bertworks without graphs" if has_graphs else "bertworks"
+        times[name] = card.median_seconds(step)
     if peer is not None:
         times[PEER] = card.median_seconds(make_step(peer.train(), their_loss))
     rate = flops_of_batch(network, batch) / matmul_peak(torch.bfloat16, card.device)
@@ -207,7 +222,7 @@ def draw_texts(count: int, words: list[str]) -> list[str]:
 
 
 def measure_texts(config: EncoderConfig, card: Card, count: int) -> Iterator[Result]:
-    """Vectors of texts, from strings to arrays, in bfloat16."""
+    """Vectors of many texts, and of one, from strings to arrays, in bfloat16."""
     tokenizer = load("mini").tokenizer
     words = [piece for piece in tokenizer.pieces if piece.isalpha()]
     texts = draw_texts(count, words)
@@ -225,6 +240,12 @@ def measure_texts(config: EncoderConfig, card: Card, count: int) -> Iterator[Res
         seconds = card.median_seconds(lambda size=batch_size: peer.encode(texts, batch_size=size))
         who = "sentence-transformers"
         yield {"who": who, "batch_size": batch_size, "texts/s": count / seconds}
+    single = [" ".join(words[:11])]
+    seconds = card.median_seconds(lambda: model.embed(single, precision="bf16"))
+    yield {"who": "bertworks", "one text, ms": 1000 * seconds}
+    if peer is not None:
+        seconds = card.median_seconds(lambda: peer.encode(single))
+        yield {"who": "sentence-transformers", "one text, ms": 1000 * seconds}
 
 
 def _sentence_transformer(folder: Path, card: Card) -> Any:
@@ -238,7 +259,7 @@ def _sentence_transformer(folder: Path, card: Card) -> Any:
 # --------------------------------------------------------------------------------------- all
 
 
-def measure_size(size: str, lengths: list[int], rows: int | None, card: Card) -> Iterator[Result]:
+def measure_size(size: str, lengths: list[int], tokens: int, card: Card) -> Iterator[Result]:
     """Steps of pre-training and encoding of one size."""
     config = EncoderConfig.from_size(size)
     with torch.device(card.device):
@@ -246,31 +267,27 @@ def measure_size(size: str, lengths: list[int], rows: int | None, card: Card) ->
     peer = make_peer("BertForMaskedLM", config, card)
     for length in lengths:
         for is_mixed in (False, True):
-            count = rows or 32_768 // length
-            packed = make_pack(draw_lengths(count, length, is_mixed), config.vocab_size)
+            packed = make_pack(draw_lengths(tokens, length, is_mixed), config.vocab_size)
             work = {"size": size, "length": length, "mixed": is_mixed}
             for one in measure_steps(network, peer, masked_batch(packed), card):
                 yield {**work, "work": "pre-training", **one}
             for one in measure_encoding(network, peer, packed, card):
                 yield {**work, "work": "encoding", **one}
-    single = make_pack(np.array([13]), config.vocab_size)
-    for one in measure_encoding(network, peer, single, card):
-        yield {"size": size, "length": 13, "work": "one text", **one}
 
 
 def measure_fine_tuning(name: str, config: EncoderConfig, card: Card) -> Iterator[Result]:
-    """Steps of a classifier: 32 rows of up to 128 tokens."""
+    """Steps of a classifier: about 32 rows of up to 128 tokens."""
     with torch.device(card.device):
         network = ClassificationNetwork(config, NUM_LABELS)
     peer = make_peer("BertForSequenceClassification", config, card)
-    batch = labelled_batch(make_pack(draw_lengths(32, 128, True), config.vocab_size))
+    batch = labelled_batch(make_pack(draw_lengths(2250, 128, True), config.vocab_size))
     for one in measure_steps(network, peer, batch, card):
         yield {"size": name, "length": 128, "mixed": True, "work": "fine-tuning", **one}
 
 
 def measure_all(options: argparse.Namespace, card: Card) -> Iterator[Result]:
     for size in options.sizes:
-        yield from measure_size(size, options.length, options.rows, card)
+        yield from measure_size(size, options.length, options.tokens, card)
     configs = {"minilm": EncoderConfig.parse(MINILM)}
     configs |= {size: EncoderConfig.from_size(size) for size in options.sizes}
     for name, config in configs.items():
@@ -284,7 +301,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--sizes", nargs="+", default=["base", "large"])
-    parser.add_argument("--rows", type=int, help="of a batch; 32,768 tokens' worth if omitted")
+    parser.add_argument("--tokens", type=int, default=32_768, help="of a batch")
     parser.add_argument("--length", type=int, nargs="+", default=[128, 512])
     parser.add_argument("--texts", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=5)
@@ -308,7 +325,7 @@ def main() -> None:
 
 def _format(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:,.0f}" if value > 10 else f"{value:.2f}"
+        return f"{value:,.0f}" if value > 100 else f"{value:.2f}"
     return str(value)
 
 

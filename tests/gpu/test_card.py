@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,15 @@ from safetensors.torch import load_file
 
 from bertworks.model import Model
 from bertworks.nn.attention import attention
+from bertworks.nn.config import EncoderConfig
+from bertworks.nn.encoder import Encoder
+from bertworks.nn.encoder_graphs import TrainingGraphs, padded_shape
 from bertworks.nn.varlen_attention import choose_kernel
-from bertworks.packed import Layout
+from bertworks.packed import Batch, Layout, Packed
+from bertworks.tasks.pretraining.network import PretrainingNetwork
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training import fit
+from bertworks.training.precision import cuda_graphs, determinism
 from tests.checkpoints.oracles import CONFIG_CLASSES, geometry
 from tests.training.letters import WORD_PIECES
 from tests.training.tiny_run import StopAt, tiny_run
@@ -102,16 +108,26 @@ def test_vectors_of_a_family_are_those_of_the_cpu(family: str, precision: str) -
     assert np.abs(vectors - expected).max() < bound * max(1.0, np.abs(expected).max())
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+@pytest.mark.parametrize("cuda_graphs", [True, False])
 def test_a_step_never_waits_but_for_its_loss(
-    prepared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cuda_graphs: bool, prepared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PyTorch raises where the host waits; reading the losses, at the end, is allowed."""
+    """PyTorch raises where the host waits; reading the losses, and recording, is allowed."""
     gradients = fit._Loop.gradients
     tolist = torch.Tensor.tolist
+    record = TrainingGraphs._record
 
     def read(tensor: torch.Tensor) -> Any:
         torch.cuda.set_sync_debug_mode("default")
         return tolist(tensor)
+
+    def record_and_wait(*args: Any) -> Any:
+        torch.cuda.set_sync_debug_mode("default")
+        try:
+            return record(*args)
+        finally:
+            torch.cuda.set_sync_debug_mode("error")
 
     def without_waiting(*args: Any) -> Any:
         torch.cuda.set_sync_debug_mode("error")
@@ -122,7 +138,101 @@ def test_a_step_never_waits_but_for_its_loss(
 
     monkeypatch.setattr(torch.Tensor, "tolist", read)
     monkeypatch.setattr(fit._Loop, "gradients", without_waiting)
-    tiny_run(prepared_data, tmp_path / "run", steps=4, device=CARD)
+    monkeypatch.setattr(TrainingGraphs, "_record", record_and_wait)
+    tiny_run(prepared_data, tmp_path / "run", steps=4, device=CARD, cuda_graphs=cuda_graphs)
+
+
+def random_packs(*all_lengths: list[int]) -> list[Packed]:
+    random = np.random.default_rng(0)
+    return [
+        Packed.from_arrays([random.integers(0, 100, size) for size in lengths]).to(CARD)
+        for lengths in all_lengths
+    ]
+
+
+def make_encoder(dtype: torch.dtype | None, dropout: float) -> Encoder:
+    torch.manual_seed(0)
+    config = EncoderConfig.from_size(
+        "mini",
+        vocab_size=100,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    )
+    encoder = Encoder(config).to(CARD)
+    encoder.compute_dtype = dtype
+    return encoder
+
+
+def gradients_of(encoder: Encoder, outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    encoder.zero_grad()
+    sum((output.float() ** 2).sum() for output in outputs).backward()
+    gradients = [one.grad for one in encoder.parameters() if one.grad is not None]
+    return [*(output.detach() for output in outputs), *(one.clone() for one in gradients)]
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float16])
+def test_graphs_compute_the_bits_of_the_padded_pack(dtype: torch.dtype | None) -> None:
+    encoder = make_encoder(dtype, 0.1)
+    packs = random_packs([5, 9, 30], [100, 2], [5, 9, 28], [64] * 20, [1, 2])
+    with determinism(True):
+        results: list[list[torch.Tensor]] = []
+        for has_graphs in (False, True):
+            graphs = TrainingGraphs(encoder, encoder.compute, encoder.config.max_seqlen)
+            for number, packed in enumerate(packs):
+                torch.manual_seed(number)
+                shape = padded_shape(packed, encoder.config.max_seqlen, 8)
+                output = graphs(packed) if has_graphs else graphs._without_graph(packed, shape)
+                random = torch.rand(3, device=CARD)
+                results.append([random, *gradients_of(encoder, [output])])
+            assert len(graphs._graphs) == (3 if has_graphs else 0)
+    for expected, own in zip(results[: len(packs)], results[len(packs) :], strict=True):
+        assert len(expected) > 10
+        for theirs, ours in zip(expected, own, strict=True):
+            assert torch.equal(theirs, ours)
+
+
+def test_outputs_that_wait_for_their_backward_pass_are_not_overwritten() -> None:
+    encoder = make_encoder(None, 0.0)
+    packs = random_packs([5, 9, 30], [7, 8, 20])
+    expected = gradients_of(encoder, [encoder(packed) for packed in packs])
+    encoder.graphs = TrainingGraphs(encoder, encoder.compute, encoder.config.max_seqlen)
+    for _ in range(2):
+        own = gradients_of(encoder, [encoder(packed) for packed in packs])
+        for theirs, ours in zip(expected, own, strict=True):
+            assert (theirs - ours).abs().max() < 1e-4 * max(1, theirs.abs().max())
+
+
+def test_a_weight_that_a_head_shares_has_the_gradients_of_both() -> None:
+    config = EncoderConfig.from_size("mini", vocab_size=100, hidden_dropout_prob=0.0)
+    config = config.model_copy(update={"attention_probs_dropout_prob": 0.0})
+    network = PretrainingNetwork(config, next_sentence=False).to(CARD)
+    (packed,) = random_packs([5, 9, 30])
+    positions = torch.tensor([1, 7, 20], device=CARD)
+    targets = {"masked_positions": positions, "masked_labels": packed.input_ids[positions]}
+    results = []
+    for is_on in (False, True, True):
+        with cuda_graphs(network, is_on):
+            network.zero_grad()
+            for _ in range(2):  # of an accumulated step
+                network(Batch(packed, targets, {"mlm": 3}))["mlm"].backward()
+        gradients = [one.grad for one in network.parameters() if one.grad is not None]
+        results.append([one.clone() for one in gradients])
+    for own in results[1:]:
+        for theirs, ours in zip(results[0], own, strict=True):
+            assert (theirs - ours).abs().max() < 1e-4 * max(1, theirs.abs().max())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_texts_by_graphs_from_many_threads_have_their_vectors(precision: str) -> None:
+    tokenizer = Tokenizer.from_vocabulary(WORD_PIECES)
+    model = Model.fresh(EncoderConfig.from_size("mini", vocab_size=len(WORD_PIECES)), tokenizer)
+    texts = ["a b c", "x", "d e f g h a b", "c d", "a b c d e f " * 10] * 20
+    expected = model.embed(texts, precision="fp32")
+    model.network.to(CARD)
+    with ThreadPoolExecutor(4) as pool:
+        vectors = list(pool.map(lambda text: model.embed(text, precision=precision), texts))
+    bound = 1e-4 if precision == "fp32" else 5e-2
+    assert np.abs(np.concatenate(vectors) - expected).max() < bound * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

@@ -30,6 +30,7 @@ from ..errors import SettingsError
 from ..nn.device import dtype_of, tf32_products
 from ..nn.embeddings import Embeddings
 from ..nn.encoder import Encoder
+from ..nn.encoder_graphs import InferenceGraphs
 from ..nn.encoder_layers import FeedForward, Layer
 from ..nn.heads import MLMHead
 from ..nn.layers import GroupedLinear, Linear, OutputLinear
@@ -272,8 +273,8 @@ class FrozenNetworkBuilder:
         """Return a module's frozen copy, with frozen submodules; see `copy`."""
         kind: type[nn.Module] = type(module)
         if isinstance(module, Encoder):
-            return FrozenNativeEncoder.from_encoder(module, submodules, dtype) or copy_module(
-                module, submodules, kind, training=False, compute_dtype=dtype
+            return FrozenNativeEncoder.from_encoder(module, submodules, dtype) or (
+                self._encoder(module, submodules, dtype)
             )
         if isinstance(module, FeedForward):
             return self._feed_forward(module, submodules)
@@ -292,6 +293,19 @@ class FrozenNetworkBuilder:
         ):
             kind = FrozenLayer
         return copy_module(module, submodules, kind, **attributes)
+
+    def _encoder(
+        self,
+        encoder: Encoder,
+        submodules: Mapping[str, nn.Module | None],
+        dtype: torch.dtype | None,
+    ) -> Encoder:
+        """Return an encoder whose parts are modules; on CUDA with graphs, if it can have them."""
+        attributes = {"training": False, "compute_dtype": dtype, "graphs": None}
+        copy = copy_module(encoder, submodules, type(encoder), **attributes)
+        if _first_weight(encoder).is_cuda and copy.can_be_recorded:
+            copy.graphs = InferenceGraphs(copy, copy.compute, copy.config.max_seqlen)
+        return copy
 
     def _linear(
         self,

@@ -29,7 +29,8 @@ from .bottleneck import BottleneckLayer
 from .config import EncoderConfig
 from .convolution import make_convolution
 from .cpu import align_rows
-from .embeddings import make_embeddings
+from .embeddings import Embeddings, make_embeddings
+from .encoder_graphs import EncoderGraphs
 from .encoder_layers import AttentionScope, Layer, TwoWayLayer
 from .global_tokens import find_global_tokens
 from .kv_cache import KeyValueCache
@@ -37,6 +38,7 @@ from .layers import Linear, draw_weight, initialize, make_norm
 from .rotary import Rotation, make_rotary
 from .score_bias import DistanceVectors, ScoreBias, round_up_length
 from .score_bias_kinds import make_score_bias
+from .varlen_attention import choose_kernel
 
 
 class Pooler(nn.Module):
@@ -104,6 +106,7 @@ class Encoder(nn.Module):
         compute_dtype: the dtype of the hidden states; None: as the parameters.
         gradient_checkpointing: whether layers keep no activations for the backward pass, which
             computes them again (Chen et al. 2016); dropout is the same both times.
+        graphs: CUDA graphs for small packs; None: each operator is launched by itself.
     """
 
     def __init__(self, config: EncoderConfig, *, pooler: bool = True) -> None:
@@ -111,6 +114,7 @@ class Encoder(nn.Module):
         self.config = config
         self.compute_dtype: torch.dtype | None = None
         self.gradient_checkpointing = False
+        self.graphs: EncoderGraphs | None = None
         self.embeddings = make_embeddings(config.per_direction_config)
         numbers = range(len(set(config.layer_groups)))
         self.rotary = make_rotary(config)
@@ -150,6 +154,13 @@ class Encoder(nn.Module):
         Args:
             packed: sequences no longer than `max_seqlen`, as tensors.
         """
+        graphs = self.graphs
+        if graphs is not None and isinstance(packed, Packed) and graphs.can_compute(packed):
+            return graphs(packed)
+        return self.compute(packed)
+
+    def compute(self, packed: Sequences) -> Float[Tensor, "tokens hidden_size"]:
+        """Do as `forward`, without a graph."""
         return deque(self.hidden_states(packed), maxlen=1).pop()
 
     def hidden_states(
@@ -261,6 +272,27 @@ class Encoder(nn.Module):
         if isinstance(bias, ScoreBias) and torch.is_grad_enabled():
             return bias.in_graph()
         return bias
+
+    @property
+    def can_be_recorded(self) -> bool:
+        """Whether a CUDA graph may hold a training step: nothing is read from the host.
+
+        Attention must have a kernel of PyTorch's; all other terms, and layers that run once for
+        each group of sequences, take lengths from the host.
+        """
+        config, weight = self.config, self.embeddings.word_embeddings.weight
+        heads = weight.new_empty(1, 1, config.head_size, dtype=self.compute_dtype or weight.dtype)
+        windows = {config.window(layer) for layer in range(config.num_hidden_layers)}
+        return (
+            self.score_bias is None
+            and self.convolution is None
+            and type(self.embeddings) is Embeddings
+            and config.global_tokens is None
+            and config.attention != "two-way"
+            and config.mixer == "attention"
+            and all(choose_kernel(heads, heads, window) is not None for window in windows)
+            and not self.gradient_checkpointing
+        )
 
     def pool(
         self, hidden: Float[Tensor, "tokens hidden_size"], packed: Sequences

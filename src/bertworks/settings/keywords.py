@@ -312,6 +312,7 @@ class TrainingKeywords(TypedDict, total=False):
     checkpoint_every: int | None
     keep_checkpoints: int
     deterministic: bool
+    cuda_graphs: bool
     sharding: Literal["none", "full"]
     rank_timeout: float
     tensorboard: bool

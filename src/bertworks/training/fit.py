@@ -45,7 +45,7 @@ from .freezing import frozen_parameters, unfreeze
 from .loss_scaling import LossScale
 from .optimizer import Average, build_optimizer, set_step
 from .plan import Phase, Plan, batch_of
-from .precision import activation_checkpointing, determinism
+from .precision import activation_checkpointing, cuda_graphs, determinism
 from .prefetch import prefetch
 from .random_state import unchanged_random_state
 from .recorder import Recorder
@@ -119,6 +119,8 @@ def fit(
         stack.enter_context(
             activation_checkpointing(trained_network, settings.gradient_checkpointing)
         )
+        has_graphs = settings.cuda_graphs and group.device.type == "cuda" and group.world == 1
+        stack.enter_context(cuda_graphs(trained_network, has_graphs))
         recorder = Recorder(run, progress, trained_network, sum(phase.steps for phase in phases))
         loop = _Loop(
             whole=network,

@@ -1,4 +1,4 @@
-"""How a run computes: its precision, deterministic kernels, activation checkpointing."""
+"""How a run computes: precision, deterministic kernels, activation checkpointing, CUDA graphs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import nn
 from ..errors import SettingsError
 from ..nn.device import check_precision, resolve_auto
 from ..nn.encoder import Encoder
+from ..nn.encoder_graphs import TrainingGraphs
 from ..runs.run_directory import RunDirectory
 from ..settings.literals import Precision
 
@@ -79,3 +80,17 @@ def activation_checkpointing(network: nn.Module, is_on: bool) -> Iterator[None]:
     finally:
         for encoder in encoders:
             encoder.gradient_checkpointing = False
+
+
+@contextmanager
+def cuda_graphs(network: nn.Module, is_on: bool) -> Iterator[None]:
+    """If `is_on`, compute training steps of small batches by CUDA graphs until the block ends."""
+    encoders = [module for module in network.modules() if isinstance(module, Encoder)]
+    for encoder in encoders:
+        if is_on and encoder.can_be_recorded:
+            encoder.graphs = TrainingGraphs(encoder, encoder.compute, encoder.config.max_seqlen)
+    try:
+        yield
+    finally:
+        for encoder in encoders:
+            encoder.graphs = None
