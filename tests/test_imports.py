@@ -63,6 +63,35 @@ def test_spinning_is_limited_before_torch_is_imported() -> None:
     assert _run(code) == "False True"
 
 
+def test_a_verb_is_in_the_module_that_the_command_imports() -> None:
+    code = """
+import importlib
+from bertworks import cli
+from bertworks.cli.application import app
+from bertworks.settings.verbs import VERBS
+for module, verbs in cli.MODULES.items():
+    first = len(app.registered_commands)
+    importlib.import_module(f"bertworks.cli.{module}")
+    assert {command.name for command in app.registered_commands[first:]} == {*verbs}, module
+assert sorted(verb for verbs in cli.MODULES.values() for verb in verbs) == sorted(VERBS)
+"""
+    _run(code)
+
+
+def test_a_command_imports_the_module_of_its_verb_alone() -> None:
+    code = """
+import sys
+from bertworks import cli
+sys.argv = ["bertworks", "tokenize", "--help"]
+try:
+    cli.main()
+except SystemExit as exit:
+    assert exit.code == 0
+print(sorted(name for name in cli.MODULES if f"bertworks.cli.{name}" in sys.modules))
+"""
+    assert _run(code).endswith("['corpus']")
+
+
 @pytest.mark.long
 def test_help_loads_nothing_but_what_it_prints_with() -> None:
     """`bertworks --help` and every verb's help answer at once because of this."""

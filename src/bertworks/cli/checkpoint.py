@@ -12,7 +12,7 @@ import typer
 from ..errors import DataError, SettingsError
 from ..settings import literals
 from ..utils.progress import Progress
-from .app import verb
+from .application import verb
 from .corpus_options import Corpus, CorpusInput, show_read_counts
 from .devices import DeviceOption
 from .display import JsonDisplay, TextDisplay

@@ -7,7 +7,7 @@ from pathlib import Path
 from ..utils.directories import new_directory, output_exists
 from ..utils.formatting import format_duration
 from ..utils.progress import Progress
-from .app import verb
+from .application import verb
 from .corpus_options import (
     Corpus,
     CorpusInput,

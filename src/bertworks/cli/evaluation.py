@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ..settings import literals
-from .app import verb
+from .application import verb
 from .devices import DeviceOption, ModelWorkers
 from .display import Display, JsonDisplay
 from .models import ModelOption, TaskModel

@@ -12,7 +12,7 @@ from ..errors import SettingsError
 from ..settings import literals
 from ..utils.formatting import format_duration
 from ..utils.progress import Progress
-from .app import verb
+from .application import verb
 from .devices import DeviceOption, Threads, set_threads
 from .display import Display, JsonDisplay, TextDisplay
 from .models import ModelOption, ModelSource

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .app import verb
+from .application import verb
 from .devices import DeviceOption, EngineOption
 from .display import JsonDisplay
 from .models import AdaptedModel

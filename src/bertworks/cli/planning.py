@@ -9,7 +9,7 @@ import typer
 
 from ..settings.verbs import VERB_SETTINGS
 from ..utils.formatting import format_clock, format_number
-from .app import verb
+from .application import verb
 from .devices import Device
 from .display import JsonDisplay, TextDisplay
 from .options import Recipe

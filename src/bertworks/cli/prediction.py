@@ -12,7 +12,7 @@ import typer
 
 from ..utils.atomic_writes import write_file
 from ..utils.json_files import to_json
-from .app import verb
+from .application import verb
 from .devices import DeviceOption, EngineOption, ModelWorkers
 from .display import Display, TextDisplay
 from .models import TaskModel

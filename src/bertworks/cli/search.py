@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..utils.progress import Progress
-from .app import verb
+from .application import verb
 from .devices import EngineOption
 from .display import Display, JsonDisplay
 from .models import AdaptedModel, ModelSource

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from ..errors import import_optional
-from .app import verb
+from .application import verb
 from .devices import EngineOption
 from .models import Adapters
 from .options import SettingsOption

@@ -8,7 +8,7 @@ import typer
 
 from ..errors import DataError
 from ..utils.progress import Progress
-from .app import verb
+from .application import verb
 from .devices import DeviceOption, is_main_process
 from .display import TextDisplay
 from .models import ModelOption

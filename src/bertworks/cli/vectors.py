@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ..utils.formatting import format_duration
 from ..utils.progress import Progress
 from ..utils.remote import is_remote
-from .app import verb
+from .application import verb
 from .devices import EngineOption, ModelWorkers
 from .display import TextDisplay, stopwatch
 from .models import TaskModel

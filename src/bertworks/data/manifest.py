@@ -27,7 +27,7 @@ JOURNAL = "journal.jsonl"
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class SourceRecord(_Record):

@@ -105,10 +105,14 @@ class NativeNetwork:
         return self._read_all([*(name for name, _ in _shapes(self.config)), *self._heads])
 
     def _read_all(self, names: Iterable[str]) -> Iterator[tuple[str, NDArray[np.float32]]]:
-        heads, weights = self._heads, self._weights
+        arrays, weights = self._float_arrays(self.encoder("auto")), self._weights
         with weights.unchanged_files():
             for name in sorted(names):
-                yield name, heads[name] if name in heads else to_floats(weights.read(name))
+                yield name, arrays[name] if name in arrays else to_floats(weights.read(name))
+
+    def _float_arrays(self, encoder: NativeEncoder) -> dict[str, NDArray[np.float32]]:
+        """The arrays that are in memory in float32: of heads, and the table of words."""
+        return {**self._heads, WORDS: encoder.embeddings.words}
 
     def resolve_precision(self, precision: InferencePrecision) -> Precision:
         """Return a precision; "auto" is what it means on this processor."""
@@ -124,8 +128,7 @@ class NativeNetwork:
     def with_heads(self, precision: InferencePrecision) -> NativeTaskNetwork:
         """The encoder in a precision, with the heads; see `encoder`."""
         encoder = self.encoder(precision)
-        arrays = {**self._heads, WORDS: encoder.embeddings.words}
-        return NativeTaskNetwork(encoder, self._layouts, arrays)
+        return NativeTaskNetwork(encoder, self._layouts, self._float_arrays(encoder))
 
     def _read_heads(self) -> None:
         """Read the tensors of heads; there are not many, but for a decoder that is not tied."""

@@ -1,4 +1,7 @@
-"""What every model does that was trained for a task, whatever computes it."""
+"""What every model does that was trained for a task, whatever computes it.
+
+What only some methods need is imported by them: a short command is mostly imports.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +34,13 @@ from ..settings.keywords import (
     RowKeywords,
 )
 from ..tasks import is_user_task
-from ..tasks.classification import TextClassifierTask
-from ..tasks.evaluation import Evaluation
 from ..tasks.inputs import iterate_task_rows, open_table
-from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.task import Prediction, Task
 from ..utils.atomic_writes import is_device
 from ..utils.outputs import locked_output
 from . import engine
 from .embedding_model import EmbeddingModel
 from .engine import AnyNetwork
-from .evaluate_data import DataEvaluator, evaluate_each
-from .prediction_files import OutputFormat, to_frame, write_predictions, write_windows
-from .pretraining_heads import fill_mask, next_sentence
 from .settings import EngineSettings, FeatureSettings
 from .token_features import TokenFeatures
 from .vectors import WrittenVectors, write_vectors
@@ -51,6 +48,10 @@ from .window_files import check_has_manifest, read_provenance
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from ..tasks.evaluation import Evaluation
+    from ..tasks.pretraining.task import PretrainingTask
+    from .prediction_files import OutputFormat
 
 Inputs: TypeAlias = str | Iterable[Any]
 """A text; or texts, pairs of texts or rows."""
@@ -124,6 +125,8 @@ class TaskModel(EmbeddingModel):
         predictions = self.stream(rows, data=data, **settings)
         if not as_frame:
             return [prediction for _, prediction in predictions]
+        from .prediction_files import to_frame
+
         table = rows if data is None else data
         return to_frame(predictions, index=getattr(table, "index", None))
 
@@ -146,6 +149,8 @@ class TaskModel(EmbeddingModel):
             DataError: a row does not fit the task.
             BertworksError: the model is not a classifier.
         """
+        from ..tasks.classification import TextClassifierTask
+
         task, _ = self._task_and_network()
         if not isinstance(task, TextClassifierTask):
             raise BertworksError(
@@ -236,6 +241,8 @@ class TaskModel(EmbeddingModel):
             with locked_output(out, [data]):
                 if not overwrite:
                     check_has_manifest(Path(out))
+        from .prediction_files import write_predictions, write_windows
+
         task, network = self._task_and_network()
         task, table = open_table(task, data, labelled=False, **options)
         processes = Workers(workers, on, engine.count_gpus(network))
@@ -260,6 +267,8 @@ class TaskModel(EmbeddingModel):
         )
 
     def _check_predicts(self) -> None:
+        from ..tasks.pretraining.task import PretrainingTask
+
         task, _ = self._task_and_network()
         if isinstance(task, PretrainingTask):
             verbs = (
@@ -296,6 +305,8 @@ class TaskModel(EmbeddingModel):
             SettingsError: a setting is unknown or impossible, or needs a corpus.
             BertworksError: the model has no task, or its metrics need another package.
         """
+        from .evaluate_data import DataEvaluator
+
         task, network = self._task_and_network()
         return DataEvaluator(network, task, self.source, settings)(table)
 
@@ -318,6 +329,8 @@ class TaskModel(EmbeddingModel):
             DataError, SettingsError, BertworksError: as in `evaluate`; or the task comes from your
                 own file, which workers cannot load.
         """
+        from .evaluate_data import DataEvaluator, evaluate_each
+
         task, network = self._task_and_network()
         self._check_workers(workers, on)
         evaluator = DataEvaluator(network, task, self.source, settings)
@@ -392,6 +405,8 @@ class TaskModel(EmbeddingModel):
             BertworksError: the model was not pre-trained with masks, or there is no `[MASK]` in the
                 text.
         """
+        from .pretraining_heads import fill_mask
+
         task, network = self._pretraining_task_and_network()
         engine_settings = EngineSettings.parse(settings)
         return fill_mask(network, task, text, top_k, candidates, engine_settings)
@@ -407,10 +422,14 @@ class TaskModel(EmbeddingModel):
             SettingsError: a setting is unknown or impossible.
             BertworksError: the model was not pre-trained on pairs of texts.
         """
+        from .pretraining_heads import next_sentence
+
         task, network = self._pretraining_task_and_network()
         return next_sentence(network, task, first, second, EngineSettings.parse(settings))
 
     def _pretraining_task_and_network(self) -> tuple[PretrainingTask, AnyNetwork]:
+        from ..tasks.pretraining.task import PretrainingTask
+
         task, network = self._task_and_network()
         if not isinstance(task, PretrainingTask):
             raise BertworksError(

@@ -36,7 +36,7 @@ _DIFFERENCES = {
 class WindowRecord(BaseModel):
     """A finished window of a job."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     number: int  # from 0, over all parts of the job
     text: str  # the digest of its texts

@@ -26,5 +26,7 @@ def quantize_rows(
 def to_floats(values: NDArray[Any]) -> NDArray[np.float32]:
     """Numbers, or the bits of bfloat16 numbers, as float32."""
     if values.dtype == np.uint16:
-        return (values.astype(np.uint32) << 16).view(np.float32)
+        bits = values.astype(np.uint32)
+        bits <<= 16  # in place
+        return bits.view(np.float32)
     return values.astype(np.float32, copy=False)

@@ -20,7 +20,7 @@ EXCERPT_LENGTH = 300
 
 
 class _FrozenModel(BaseModel):
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
 
 class Confusion(_FrozenModel):

@@ -1,4 +1,7 @@
-"""Read and write a tokenizer's files: `tokenizer.json`, `tokenizer_config.json`, vocabularies."""
+"""Read and write a tokenizer's files: `tokenizer.json`, `tokenizer_config.json`, vocabularies.
+
+The readers of rare files are imported when such a file is read.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,7 @@ from .file_names import (
     VOCAB,
     read_optional,
 )
-from .sentencepiece_files import read_sentencepiece
 from .special_pieces import named_roles
-from .split_words_files import read_split_words
 from .static_tokenizer import read_static_tokenizer, static_directory
 from .tokenizer_classes import (
     FILES_OF,
@@ -63,6 +64,8 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
         if opener is not None and opener.algorithm in WITHOUT_JSON:
             return _read_without_json(file, config, lowercase, opener)
         if file.suffix == ".model":
+            from .sentencepiece_files import read_sentencepiece
+
             check_algorithm(opener, ("Unigram",), file)
             definition = read_sentencepiece(file, config, opener, lowercase=lowercase)
             added_tokens, source = read_added(path, config)
@@ -92,6 +95,8 @@ def _read_without_json(
 ) -> Definition:
     """Read the vocabulary of a class that does not read `tokenizer.json`."""
     if opener.algorithm == "WordPiece of split words":
+        from .split_words_files import read_split_words
+
         return read_split_words(file.parent, config, lowercase, opener)
     _keep_case(lowercase, file)
     if opener.algorithm == "fastBPE":

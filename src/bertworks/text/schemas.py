@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ..errors import DataError
 
 
-class _Normalizer(BaseModel):
+class _Part(BaseModel):
+    model_config = ConfigDict(defer_build=True)  # few are used
+
+
+class _Normalizer(_Part):
     type: Literal["BertNormalizer"]
     clean_text: bool
     split_ideographs: bool = Field(alias="handle_chinese_chars")
@@ -17,11 +21,11 @@ class _Normalizer(BaseModel):
     lowercase: bool
 
 
-class _PreTokenizer(BaseModel):
+class _PreTokenizer(_Part):
     type: Literal["BertPreTokenizer"]
 
 
-class _WordPiece(BaseModel):
+class _WordPiece(_Part):
     type: Literal["WordPiece"]
     unk_token: str
     continuing_subword_prefix: Literal["##"]
@@ -29,7 +33,7 @@ class _WordPiece(BaseModel):
     vocab: dict[str, int]
 
 
-class AddedToken(BaseModel):
+class AddedToken(_Part):
     id: int
     content: str = Field(min_length=1)
     special: bool
@@ -39,7 +43,7 @@ class AddedToken(BaseModel):
     normalized: bool
 
 
-class TokenizerFile(BaseModel):
+class TokenizerFile(_Part):
     """The parts of a `tokenizer.json` that are read; its padding and truncation are ignored."""
 
     normalizer: _Normalizer
@@ -48,7 +52,7 @@ class TokenizerFile(BaseModel):
     added_tokens: list[AddedToken] = []
 
 
-class ConfigFile(BaseModel):
+class ConfigFile(_Part):
     """The parts of a `tokenizer_config.json` that are read, if it exists."""
 
     lowercase: bool = Field(True, alias="do_lower_case")
@@ -56,13 +60,13 @@ class ConfigFile(BaseModel):
     split_ideographs: bool = Field(True, alias="tokenize_chinese_chars")
 
 
-class _MecabSettings(BaseModel):
+class _MecabSettings(_Part):
     mecab_dic: Literal["unidic_lite", "unidic", "ipadic"] | None = "unidic_lite"
     mecab_option: str | None = None
     normalize_text: bool = True
 
 
-class _SudachiSettings(BaseModel):
+class _SudachiSettings(_Part):
     normalize_text: bool = True
     trim_whitespace: bool = False
     sudachi_split_mode: Literal["A", "B", "C"] = "A"
@@ -72,12 +76,12 @@ class _SudachiSettings(BaseModel):
     sudachi_projection: Literal["surface"] | None = None
 
 
-class _JumanppSettings(BaseModel):
+class _JumanppSettings(_Part):
     normalize_text: bool = True
     trim_whitespace: bool = False
 
 
-class JapaneseSettings(BaseModel):
+class JapaneseSettings(_Part):
     """The parts of `BertJapaneseTokenizer`'s settings that are read."""
 
     do_lower_case: bool = False
@@ -86,9 +90,9 @@ class JapaneseSettings(BaseModel):
     never_split: tuple[()] | None = None
     word_tokenizer_type: Literal["basic", "mecab", "sudachi", "jumanpp"] = "basic"
     subword_tokenizer_type: Literal["wordpiece", "character", "sentencepiece"] = "wordpiece"
-    mecab_kwargs: _MecabSettings = _MecabSettings()
-    sudachi_kwargs: _SudachiSettings = _SudachiSettings()
-    jumanpp_kwargs: _JumanppSettings = _JumanppSettings()
+    mecab_kwargs: _MecabSettings = Field(default_factory=_MecabSettings)
+    sudachi_kwargs: _SudachiSettings = Field(default_factory=_SudachiSettings)
+    jumanpp_kwargs: _JumanppSettings = Field(default_factory=_JumanppSettings)
 
     @field_validator("mecab_kwargs", "sudachi_kwargs", "jumanpp_kwargs", mode="before")
     @classmethod
@@ -96,7 +100,7 @@ class JapaneseSettings(BaseModel):
         return {} if value is None else value
 
 
-class RoFormerSettings(BaseModel):
+class RoFormerSettings(_Part):
     """The parts of `RoFormerTokenizer`'s settings that are read."""
 
     CLASS: ClassVar[str] = "RoFormerTokenizer"

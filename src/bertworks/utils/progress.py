@@ -9,12 +9,14 @@ import importlib
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from .formatting import format_clock, format_number, wrap_text
 from .time_left import TimeLeft
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
@@ -23,6 +25,7 @@ Update = Callable[[int, int], None]
 
 _MAX_BAR = 24
 _MIN_BAR = 6
+_LIVE_INTERVAL = 0.2  # seconds between two states of a live line
 
 
 class Progress:
@@ -34,17 +37,21 @@ class Progress:
     """
 
     def __init__(self, stream: TextIO | None = None, *, every: float = 10.0) -> None:
-        from rich.console import Console
-
         self._in_notebook = stream is None and in_notebook()
-        usual = sys.stdout if self._in_notebook else sys.stderr
-        self._console = Console(
-            file=stream or usual, highlight=False, soft_wrap=True, force_jupyter=False
-        )
-        self._is_live = self._console.is_terminal or self._in_notebook
-        self._interval = 0.2 if self._is_live else every
+        self._stream = stream or (sys.stdout if self._in_notebook else sys.stderr)
+        self._every = every
         self._live: Live | _Cell | None = None
         self._last = -float("inf")
+
+    @cached_property
+    def _console(self) -> Console:
+        from rich.console import Console
+
+        return Console(file=self._stream, highlight=False, soft_wrap=True, force_jupyter=False)
+
+    @cached_property
+    def _is_live(self) -> bool:
+        return self._console.is_terminal or self._in_notebook
 
     def __enter__(self) -> Self:
         return self
@@ -135,7 +142,10 @@ class Progress:
 
     def _is_due(self, is_last: bool) -> bool:
         now = time.monotonic()
-        if now - self._last < self._interval and not is_last:
+        took = now - self._last
+        # Work that ends before the shorter interval needs no console.
+        is_early = took < min(self._every, _LIVE_INTERVAL)
+        if not is_last and (is_early or took < (_LIVE_INTERVAL if self._is_live else self._every)):
             return False
         self._last = now
         return True
