@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from bertworks.cli.verb_settings import split_settings
 from bertworks.errors import SettingsError
+from bertworks.serving.settings import ServeSettings
 from bertworks.settings.verbs import VERB_SETTINGS
 
 from .conftest import bertworks, fails, succeeds
@@ -59,6 +62,59 @@ def test_help_says_what_each_option_is_for() -> None:
         assert serve.count(what) == 1, what
     added = "Add words to the vocabulary; each new vector starts as the mean of its old pieces."
     assert added in " ".join(bertworks("add-tokens", "--help").stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("PORT", "x", "BERTWORKS_SERVE_PORT: invalid value for '--port'"),
+        ("DEVICE", "tpu", "BERTWORKS_SERVE_DEVICE: invalid value for '--device'"),
+        ("MAX_TEXTS", "-3", "BERTWORKS_SERVE_MAX_TEXTS: max_texts=-3"),
+        ("MAXTEXTS", "3", "The nearest valid name is 'BERTWORKS_SERVE_MAX_TEXTS'"),
+        ("API_KEYS", "no such file", "no such file: no such file"),
+    ],
+)
+def test_mistakes_in_variables_of_serve_are_named(
+    variable: str, value: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"BERTWORKS_SERVE_{variable}", value)
+    fails("serve", "mini", says=says, status=2 if variable in ("PORT", "DEVICE") else 1)
+
+
+def test_command_line_overrides_variables_and_these_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    servers: list[tuple[ServeSettings, dict[str, Any]]] = []
+    monkeypatch.setattr(
+        "bertworks.serving.server.serve",
+        lambda _, settings, __, **options: servers.append((settings, options)),
+    )
+    file = tmp_path / "settings.yaml"
+    file.write_text("max_texts: 5\nmax_characters: 6\nmax_memory: 700\n")
+    variables = {"PORT": 81, "HOST": "::1", "MAX_TEXTS": 15, "MAX_CHARACTERS": 16, "LAZY": "true"}
+    variables |= {"SETTINGS_FILE": file, "CORS_ORIGINS": "https://a.org,https://b.org"}
+    variables |= {"BATCH_TOKENS": "", "NO_AUTH": 1}
+    for name, value in variables.items():
+        monkeypatch.setenv(f"BERTWORKS_SERVE_{name}", str(value))
+    bertworks("serve", "mini", "--port", "82", "max_characters=26")
+    ((settings, options),) = servers
+    assert (options["port"], options["host"], options["no_auth"]) == (82, "::1", True)
+    assert settings == ServeSettings(
+        max_texts=15,
+        max_characters=26,
+        max_memory=700,
+        lazy=True,
+        cors_origins=("https://a.org", "https://b.org"),
+    )
+
+
+def test_help_of_serve_lists_a_variable_for_each_setting_and_option() -> None:
+    text = bertworks("serve", "--help").stdout
+    variables = set(re.findall(r"BERTWORKS_SERVE_\w+", text))
+    options = re.findall(r"^  --([a-z-]+)", text, re.MULTILINE)
+    names = {*ServeSettings.model_fields, *(option.replace("-", "_") for option in options)}
+    names -= {"help", "settings"}
+    assert {f"BERTWORKS_SERVE_{name.upper()}" for name in {*names, "settings_file"}} == variables
 
 
 def test_finetune_s_help_is_under_two_screens() -> None:

@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from ..errors import SettingsError
 from ..settings.verbs import VERB_SETTINGS, VERBS
-from ..utils.environment import check_environment
+from ..utils.environment import SERVE_PREFIX, check_environment
 from . import verb_settings
 from .errors import (
     UsageError,
@@ -46,10 +46,18 @@ class Verbs(TyperGroup):
             if isinstance(stream, TextIOWrapper):  # a file's name may not be valid UTF-8
                 stream.reconfigure(errors="backslashreplace")
         with errors_in_a_line():
-            check_environment(os.environ)
+            serve_variables: list[str] = []
+            if any(name.startswith(SERVE_PREFIX) for name in os.environ):
+                serve_variables = list_variables(self.get_command(ctx, "serve"))
+            check_environment(os.environ, serve_variables)
             warn_about_little_memory()
             return super().invoke(ctx)
 
+
+_CONTEXT_SETTINGS: dict[str, Any] = {
+    "help_option_names": ["--help", "-h"],
+    "max_content_width": 100,
+}
 
 app = typer.Typer(
     cls=Verbs,
@@ -58,7 +66,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
+    context_settings=_CONTEXT_SETTINGS,
     epilog='Start here: bertworks fill-mask mini "he was born in new [MASK].", or bertworks '
     "demo. Each verb's help ends with an example.",
 )
@@ -143,14 +151,37 @@ class Verb(TyperCommand):
                 task = ctx.meta.get("task") or "TASK"
                 what = f"bertworks settings {self.name} {task}"
                 formatter.write(f"\nAnd {num_others} more: {what}\n")
+        if self.context_settings.get("auto_envvar_prefix"):
+            formatter.write(
+                "\nThe same as environment variables, which the command line overrides:\n\n"
+            )
+            with formatter.indentation():
+                formatter.write_text(", ".join(list_variables(self)))
         super().format_epilog(ctx, formatter)
+
+
+def list_variables(command: Any) -> list[str]:
+    """Return the environment variables of a verb's options and settings, if it has a prefix."""
+    from ..analysis.settings_help import settings_class
+
+    prefix = command.context_settings["auto_envvar_prefix"]
+    names = [param.name for param in command.params if param.param_type_name == "option"]
+    names += settings_class(command.name).model_fields
+    return [f"{prefix}_{name.upper()}" for name in names if name != "help"]
 
 
 _FIRST_EXAMPLES: dict[str, str] = {}
 
 
-def verb(name: str, *examples: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a verb whose help ends with the examples, one per line and unchanged."""
+def verb(
+    name: str, *examples: str, variable_prefix: str | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a verb whose help ends with the examples, one per line and unchanged.
+
+    Args:
+        variable_prefix: its options and settings are also read from environment variables whose
+            names begin with this, and `_`.
+    """
     _FIRST_EXAMPLES[name] = examples[0]
     title = "Example:" if len(examples) == 1 else "Examples:"
     register = app.command(
@@ -158,6 +189,7 @@ def verb(name: str, *examples: str) -> Callable[[Callable[..., None]], Callable[
         cls=Verb,
         epilog="\n  ".join(("\b", title, *examples)).replace("\b\n  ", "\b\n"),
         no_args_is_help=name != "demo",
+        context_settings={**_CONTEXT_SETTINGS, "auto_envvar_prefix": variable_prefix},
     )
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:

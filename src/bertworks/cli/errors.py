@@ -100,9 +100,23 @@ def usage_errors_in_a_line() -> Iterator[None]:
         yield
     except UsageError as error:
         message = error.format_message().rstrip(".").replace("Value error, ", "", 1)
+        message = f"{message[:1].lower()}{message[1:]}"
+        if variable := _name_variable(error):
+            message = f"{variable}: {message}"
         command = "bertworks" if error.ctx is None else error.ctx.command_path
         stop = "" if message.endswith(("?", ")")) else "."
-        fail(f"{message[:1].lower()}{message[1:]}{stop} Try: {command} --help", 2)
+        fail(f"{message}{stop} Try: {command} --help", 2)
+
+
+def _name_variable(error: Any) -> str | None:
+    """Return the environment variable that has the value which an error is about, if one has."""
+    param = getattr(error, "param", None)
+    if param is None or error.ctx is None or error.ctx.auto_envvar_prefix is None:
+        return None
+    source = error.ctx.get_parameter_source(param.name)
+    if source is None or source.name != "ENVIRONMENT":
+        return None
+    return f"{error.ctx.auto_envvar_prefix}_{param.name.upper()}"
 
 
 def warn_about_little_memory() -> None:

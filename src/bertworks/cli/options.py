@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from .option_groups import OptionGroup
+from .verb_settings import read_variables
 
 Recipe = Annotated[
     str, typer.Argument(metavar="RECIPE", help="YAML file of settings, or name of a recipe.")
@@ -31,7 +32,9 @@ TopK = Annotated[int, typer.Option(min=1, max=1_000_000, metavar="N")]
 def _read_settings(
     ctx: typer.Context, file: Path | None, words: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the settings that a user gives to a verb, by name; `key=value` words override a file.
+    """Return the settings that a user gives to a verb, by name.
+
+    `key=value` words override the environment, which overrides a file.
 
     Raises:
         SettingsError: a key or value is not valid.
@@ -40,7 +43,11 @@ def _read_settings(
 
     verb = str(ctx.info_name)
     schema = settings_class(verb, ctx.params["task"] if verb == "finetune" else None)
-    settings = schema.resolve(file, [*words, *ctx.meta["settings"]])
+    words = [*words, *ctx.meta["settings"]]
+    prefix = getattr(ctx, "auto_envvar_prefix", None)
+    if prefix is not None:
+        words += read_variables(schema, prefix, words)
+    settings = schema.resolve(file, words)
     return settings.model_dump(exclude_unset=True)
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from ..errors import import_optional
+from ..utils.environment import SERVE_PREFIX
 from .application import verb
 from .devices import EngineOption
 from .models import Adapters
@@ -21,6 +22,7 @@ from .outputs import check_present
     "bertworks serve sentence-transformers/all-MiniLM-L6-v2",
     "bertworks serve tickets=runs/tickets minilm=models/minilm lazy=true",
     "bertworks serve runs/tickets --host 0.0.0.0 --api-keys keys.txt",
+    variable_prefix=SERVE_PREFIX,
 )
 def serve(
     models: list[str],

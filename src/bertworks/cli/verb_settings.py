@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from ..analysis.settings_help import SettingHelp
+    from ..settings.base import Settings
 
 
 def settings_in_help(verb: str, task: str | None = None) -> tuple[list[SettingHelp], int]:
@@ -46,6 +48,31 @@ def task_argument(verb: str, args: Sequence[str]) -> str | None:
 
     tasks = (arg for arg in args if arg in LABELLED_TASKS or ".py:" in arg)
     return next(tasks, None) if verb == "finetune" else None
+
+
+def read_variables(schema: type[Settings], prefix: str, words: Sequence[str]) -> list[str]:
+    """Return the settings in environment variables, as `key=value` words.
+
+    Args:
+        prefix: what the names of the variables begin with, before `_`.
+        words: settings of the command line, which override variables.
+
+    Raises:
+        SettingsError: the value of a variable is not valid.
+    """
+    keys = {word.partition("=")[0] for word in words}
+    more_words = []
+    for key in schema.model_fields:
+        variable = f"{prefix}_{key.upper()}"
+        value = os.environ.get(variable)
+        if not value or key in keys:
+            continue
+        more_words.append(f"{key}={value}")
+        try:
+            schema.resolve(overrides=more_words[-1:])
+        except SettingsError as error:
+            raise SettingsError(error.what, where=variable, fix=error.fix) from None
+    return more_words
 
 
 def split_settings(
