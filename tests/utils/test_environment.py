@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -94,3 +97,13 @@ def test_every_verb_refuses_an_unknown_variable(
     assert result.exit_code == 1
     assert result.stderr.startswith("error: the environment variable BERTWORKS_API_KEY is unknown")
     assert result.stderr.count("\n") == 1
+
+
+def test_every_verb_knows_the_variables_of_serve() -> None:
+    command = [sys.executable, "-m", "bertworks", "tokenize", "mini", "a"]
+    for name, status in (("BERTWORKS_SERVE_PORT", 0), ("BERTWORKS_SERVE_PROT", 1)):
+        result = subprocess.run(
+            command, check=False, env={**os.environ, name: "1"}, capture_output=True
+        )
+        assert result.returncode == status, result.stderr
+        assert (b"'BERTWORKS_SERVE_PORT'; unset this one" in result.stderr) == bool(status)

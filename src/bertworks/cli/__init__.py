@@ -11,6 +11,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ..utils.environment import SERVE_PREFIX
+
 if TYPE_CHECKING:
     from .application import app as app
 
@@ -40,7 +42,10 @@ def main() -> None:
     # all packages.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     verb = next(iter(sys.argv[1:]), "")
-    _application([module for module, verbs in MODULES.items() if verb in verbs] or MODULES)()
+    modules = [module for module, verbs in MODULES.items() if verb in verbs] or list(MODULES)
+    if any(name.startswith(SERVE_PREFIX) for name in os.environ) and "serve" not in modules:
+        modules.append("serve")  # every verb checks that its variables are known
+    _application(modules)()
 
 
 def _application(modules: Any) -> Any:
