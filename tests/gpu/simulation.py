@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 import bertworks
 from bertworks.checkpoints import weights as weight_files
+from bertworks.nn.encoder_graphs import EncoderGraphs
 from bertworks.training import operations
 
 _PACKAGE = Path(bertworks.__file__).parent
@@ -482,6 +483,8 @@ def simulated_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[Counts]:
         for name, function in patches.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, function))
         stack.enter_context(mock.patch.object(nn.Module, "to", _module_to))
+        # Graphs need a card: operators are launched one by one.
+        stack.enter_context(mock.patch.object(EncoderGraphs, "can_compute", return_value=False))
         stack.enter_context(mock.patch.object(Tensor, "pin_memory", lambda self: self))
         stack.enter_context(mock.patch.object(weight_files, "save_file", _save_file))
         stack.enter_context(mock.patch.object(operations, "_measure_peak", return_value=1e12))

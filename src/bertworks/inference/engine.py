@@ -235,7 +235,9 @@ def outputs_of(
     """
     run = make_runner(network, task, settings)
     rank, world = share
-    for part in islice(by_tokens(examples, settings.batch_tokens), rank, None, world):
+    # The same on all devices: in-batch negatives depend on the batches.
+    batches = by_tokens(examples, settings.max_tokens("cpu"))
+    for part in islice(batches, rank, None, world):
         outputs, batch = run(part)
         if not all(map(_is_finite, outputs.values())):
             # Only the task knows how outputs relate to examples, so each example is run alone.

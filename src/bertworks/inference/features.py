@@ -71,7 +71,7 @@ class HiddenStateExtractor(TextReader):
 
     def batches(self, texts: Sequence[EncodedText]) -> Iterator[tuple[list[EncodedText], Packed]]:
         """Yield packs of texts of similar length, longest first, on the encoder's device."""
-        for batch, packed in self.packs(texts, is_on_cpu=self.device.type == "cpu"):
+        for batch, packed in self.packs(texts, device_type=self.device.type):
             yield batch, packed.to(self.device)
 
     def of_tokens(self, packed: Packed) -> Float[Tensor, "tokens width"]:
@@ -165,7 +165,7 @@ class Embedder(NetworkEmbedder, VectorEmbedder):
     def _device_packs(
         self, texts: Sequence[EncodedText]
     ) -> Iterator[tuple[list[EncodedText], Packed]]:
-        return self.packs(texts, is_on_cpu=self.device.type == "cpu")
+        return self.packs(texts, device_type=self.device.type)
 
     def _vectors(self, packed: Packed, num_excluded: int) -> Float[np.ndarray, "sequences width"]:
         modules = self.modules

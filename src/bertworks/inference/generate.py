@@ -72,7 +72,8 @@ def generate(
         )
         counts[ids] += 1
     new: dict[Continuation, list[int]] = {}
-    for part in by_tokens(texts, engine.batch_tokens):
+    device = next(network.parameters()).device
+    for part in by_tokens(texts, engine.max_tokens(device.type)):
         ended = continue_texts(network, part, engine, pieces=pieces)
         new.update(zip(part, (list(text.new) for text in ended), strict=True))
     return [new[text] for text in texts]

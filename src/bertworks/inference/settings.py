@@ -20,7 +20,11 @@ from ..settings.pooling import PoolingName
 class EngineSettings(Settings):
     """Inference; only `precision` and `deterministic` affect the results."""
 
-    batch_tokens: int = Field(8192, ge=1, description="maximum tokens per batch")
+    batch_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="maximum tokens per batch; by default 8,192; 32,768 for vectors on CUDA",
+    )
     window_rows: int = Field(4096, ge=1, description="rows read and sorted by length at a time")
     precision: InferencePrecision = Field(
         "auto",
@@ -33,6 +37,10 @@ class EngineSettings(Settings):
         "computes in bf16 with AMX, which it slows down; elsewhere on CPUs they always are; not on "
         "GPUs",
     )
+
+    def max_tokens(self, device_type: str) -> int:
+        """Return the maximum number of tokens of a batch of vectors on "cpu", "cuda", "mps"."""
+        return self.batch_tokens or (32_768 if device_type == "cuda" else 8192)
 
 
 class LayerSettings(Settings):

@@ -128,11 +128,11 @@ class TextReader(ABC):
         return [EncodedText(index, encoding) for index, encoding in enumerate(encodings)]
 
     def packs(
-        self, texts: Sequence[EncodedText], *, is_on_cpu: bool = True
+        self, texts: Sequence[EncodedText], *, device_type: str = "cpu"
     ) -> Iterator[tuple[list[EncodedText], Packed]]:
         """Yield packs of texts of similar length, longest first."""
-        max_tokens = self.engine.batch_tokens
-        if is_on_cpu:  # larger batches need more memory, but are not faster
+        max_tokens = self.engine.max_tokens(device_type)
+        if device_type == "cpu":  # larger batches need more memory, but are not faster
             max_tokens = min(max_tokens, _TOKENS_OF_A_THREAD * num_threads())
         for part in by_tokens(texts, max_tokens):
             batch = part[::-1]  # sorted by length, for large groups in attention

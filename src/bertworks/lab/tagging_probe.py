@@ -237,7 +237,7 @@ def _fill(
     engine: EngineSettings,
 ) -> None:
     device = next(network.parameters()).device
-    for part in by_tokens(examples, engine.batch_tokens):
+    for part in by_tokens(examples, engine.max_tokens(device.type)):
         batch = task.collate(part).to(device)
         windows = (part[at].sequences[number] for at, number in sort_sequences(part))
         pieces = states.pieces(windows)

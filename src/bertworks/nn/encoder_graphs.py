@@ -115,8 +115,8 @@ class EncoderGraphs:
         self, encoder: nn.Module, compute: Callable[[Packed], Tensor], max_length: int
     ) -> None:
         self._encoder, self._compute, self._max_length = encoder, compute, max_length
-        self._graphs: dict[PaddedShape, Any] = {}
-        self._pool = torch.cuda.graph_pool_handle()
+        self._graphs: dict[PaddedShape, _Graph] = {}
+        self._pool: Any = None  # memory of the first graph, which the others use too
 
     def can_compute(self, packed: Packed) -> bool:
         """Whether a graph may compute a pack."""
@@ -137,10 +137,11 @@ class EncoderGraphs:
         """Return the graph of a shape, which is recorded if it is new; None beyond the most."""
         if shape not in self._graphs and len(self._graphs) < _MAX_GRAPHS:
             # No operator that is recorded may take sizes from the host: there are no groups.
-            self._graphs[shape] = self._record(replace(pad_packed(packed, shape), groups=()))
+            graph = self._record(replace(pad_packed(packed, shape), groups=()))
+            self._graphs[shape], self._pool = graph, graph.pool
         return self._graphs.get(shape)
 
-    def _record(self, inputs: Packed) -> Any:
+    def _record(self, inputs: Packed) -> _Graph:
         raise NotImplementedError
 
     def _replay(self, graph: Any, size: int) -> Tensor:
@@ -187,7 +188,7 @@ class TrainingGraphs(EncoderGraphs):
     from the same padded pack. Random numbers are those that the operators would draw.
     """
 
-    max_tokens = 16384
+    max_tokens = 8192
     _steps = 8
 
     def __init__(
@@ -234,15 +235,17 @@ class _Graph:
     def __init__(self, compute: Callable[[Packed], Tensor], inputs: Packed, pool: Any) -> None:
         self._inputs, self._compute = inputs, compute
         # Other threads may use the device meanwhile.
-        self._how: dict[str, Any] = {"pool": pool, "capture_error_mode": "thread_local"}
+        self._options: dict[str, Any] = {"pool": pool, "capture_error_mode": "thread_local"}
         self._forward = torch.cuda.CUDAGraph()
         stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.random.fork_rng([inputs.input_ids.device]), torch.cuda.stream(stream):
             self._warm_up()
         torch.cuda.current_stream().wait_stream(stream)
-        with torch.cuda.graph(self._forward, **self._how):
+        with torch.cuda.graph(self._forward, **self._options):
             self.output = compute(inputs)
+        self.pool = self._forward.pool()
+        self._options["pool"] = self.pool
 
     def _warm_up(self) -> Tensor:
         """Compute once, so that what libraries create at their first use is not recorded."""
@@ -286,7 +289,7 @@ class _TrainingGraph(_Graph):
         super().__init__(compute, inputs, pool)
         self.output_gradient = torch.zeros_like(self.output)
         self._backward = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._backward, **self._how):
+        with torch.cuda.graph(self._backward, **self._options):
             results = self._gradients_of(self.output, self.output_gradient)
             pairs = [
                 (gradient, result)
@@ -295,7 +298,7 @@ class _TrainingGraph(_Graph):
             ]
             torch._foreach_add_([one for one, _ in pairs], [result for _, result in pairs])
         self.output = self.output.detach()
-        self._trained = [
+        self._pairs = [
             (parameter, gradient)
             for parameter, gradient, result in zip(parameters, gradients, results, strict=True)
             if result is not None
@@ -312,7 +315,7 @@ class _TrainingGraph(_Graph):
     def backward(self) -> None:
         """Add the gradients of the weights, from `output_gradient`."""
         new = []
-        for parameter, gradient in self._trained:
+        for parameter, gradient in self._pairs:
             if parameter.grad is None:
                 new.append(gradient)
             elif parameter.grad is not gradient:  # a head that shares it came first

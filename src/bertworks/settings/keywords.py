@@ -33,7 +33,7 @@ class TableKeywords(TypedDict, total=False):
 class EngineKeywords(TypedDict, total=False):
     """Inference."""
 
-    batch_tokens: int
+    batch_tokens: int | None
     window_rows: int
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16", "int8"]
     deterministic: bool

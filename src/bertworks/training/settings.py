@@ -241,7 +241,7 @@ class TrainingSettings(OptimizerSettings, FreezingSettings):
     deterministic: bool = Field(False, description="bitwise reproducible on CUDA too; slower")
     cuda_graphs: bool = Field(
         True,
-        description="on one GPU, launch an encoder's kernels together for batches of up to 16,384 "
+        description="on one GPU, launch an encoder's kernels together for batches of up to 8,192 "
         "tokens, which are padded by up to an eighth: several times faster for small batches",
     )
     sharding: Literal["none", "full"] = Field(
