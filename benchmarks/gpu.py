@@ -16,8 +16,11 @@ padded batches of the same rows; of texts, sentence-transformers with the same m
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
+import shlex
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -44,6 +47,7 @@ from bertworks.training.operations import (
     synchronize,
 )
 from bertworks.training.precision import cuda_graphs
+from serving import Server, Turn, start
 
 PEER = "Hugging Face"
 MASKED_SHARE = 0.15
@@ -222,16 +226,21 @@ def draw_texts(count: int, words: list[str]) -> list[str]:
 
 
 def measure_texts(config: EncoderConfig, card: Card, count: int) -> Iterator[Result]:
-    """Vectors of many texts, and of one, from strings to arrays, in bfloat16."""
+    """Vectors of many texts, of one, and by a server; from strings to arrays, in bfloat16."""
     tokenizer = load("mini").tokenizer
     words = [piece for piece in tokenizer.pieces if piece.isalpha()]
     texts = draw_texts(count, words)
     model = Model.fresh(config.model_copy(update={"vocab_size": tokenizer.vocab_size}), tokenizer)
     with tempfile.TemporaryDirectory() as folder:
-        model.save(Path(folder) / "model")
-        model = load(Path(folder) / "model", device=str(card.device))
-        peer = _sentence_transformer(Path(folder) / "model", card)
-    for batch_tokens in (8192, 65536):
+        path = model.save(Path(folder) / "model")
+        yield from measure_vectors(path, texts, card)
+        yield from measure_serving(path, texts[:1000], card)
+
+
+def measure_vectors(path: Path, texts: list[str], card: Card) -> Iterator[Result]:
+    model, peer = load(path, device=str(card.device)), _sentence_transformer(path, card)
+    count = len(texts)
+    for batch_tokens in (8192, 32768):
         seconds = card.median_seconds(
             lambda tokens=batch_tokens: model.embed(texts, precision="bf16", batch_tokens=tokens)
         )
@@ -240,7 +249,7 @@ def measure_texts(config: EncoderConfig, card: Card, count: int) -> Iterator[Res
         seconds = card.median_seconds(lambda size=batch_size: peer.encode(texts, batch_size=size))
         who = "sentence-transformers"
         yield {"who": who, "batch_size": batch_size, "texts/s": count / seconds}
-    single = [" ".join(words[:11])]
+    single = [" ".join(texts[0].split()[:11])]
     seconds = card.median_seconds(lambda: model.embed(single, precision="bf16"))
     yield {"who": "bertworks", "one text, ms": 1000 * seconds}
     if peer is not None:
@@ -248,12 +257,28 @@ def measure_texts(config: EncoderConfig, card: Card, count: int) -> Iterator[Res
         yield {"who": "sentence-transformers", "one text, ms": 1000 * seconds}
 
 
-def _sentence_transformer(folder: Path, card: Card) -> Any:
+def _sentence_transformer(path: Path, card: Card) -> Any:
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError:
         return None
-    return SentenceTransformer(str(folder), device=str(card.device)).to(torch.bfloat16)
+    return SentenceTransformer(str(path), device=str(card.device)).to(torch.bfloat16)
+
+
+def measure_serving(path: Path, texts: list[str], card: Card) -> Iterator[Result]:
+    """Requests of one text, each client's after its last answer."""
+    model, device = shlex.quote(str(path)), card.device.type
+    command = f"{sys.executable} -m bertworks serve m={model} --port 8101 --log-level warning"
+    running = start(
+        Server("bertworks", 8101, "/v1/embeddings", f"{command} --device {device} precision=bf16")
+    )
+    try:
+        for clients in (1, 8, 64):
+            figures = asyncio.run(Turn(running, texts, clients, size=1).run(card.rounds))
+            yield {"who": "bertworks, served", "clients": clients, **figures}
+    finally:
+        running.process.terminate()
+        running.process.wait(60)
 
 
 # --------------------------------------------------------------------------------------- all
@@ -292,8 +317,9 @@ def measure_all(options: argparse.Namespace, card: Card) -> Iterator[Result]:
     configs |= {size: EncoderConfig.from_size(size) for size in options.sizes}
     for name, config in configs.items():
         yield from measure_fine_tuning(name, config, card)
-    for name, config in configs.items():
-        for one in measure_texts(config, card, options.texts):
+    few = Card(card.device, min(3, card.rounds))
+    for name, config in list(configs.items())[:2]:
+        for one in measure_texts(config, few, options.texts):
             yield {"size": name, "work": "texts", **one}
 
 
@@ -314,13 +340,13 @@ def main() -> None:
     peak = matmul_peak(torch.bfloat16, card.device)
     print(f"{name}, PyTorch {torch.__version__}, median of {card.rounds} rounds")
     print(f"a large product in bfloat16: {peak / 1e12:.3g} TFLOP/s")
-    about = {"device": name, "torch": torch.__version__, "rounds": card.rounds, "peak": peak}
+    machine = {"device": name, "torch": torch.__version__, "rounds": card.rounds, "peak": peak}
     results = []
     for one in measure_all(options, card):
         print("  ".join(f"{key} {_format(value)}" for key, value in one.items()), flush=True)
         results.append(one)
         if options.out is not None:  # after each: what was measured before a failure is kept
-            options.out.write_text(json.dumps({**about, "results": results}, indent=1) + "\n")
+            options.out.write_text(json.dumps({**machine, "results": results}, indent=1) + "\n")
 
 
 def _format(value: Any) -> str:

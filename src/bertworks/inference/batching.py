@@ -34,6 +34,11 @@ def not_finite_error(where: str) -> CheckpointError:
     )
 
 
+def max_tokens_of(batch_tokens: int | None, device_type: str = "cpu") -> int:
+    """Return the maximum number of tokens of a batch: as set, or what suits a type of device."""
+    return batch_tokens or (32_768 if device_type == "cuda" else 8192)
+
+
 def by_tokens(examples: Sequence[SizedT], batch_tokens: int) -> Iterator[list[SizedT]]:
     """Yield batches, longest examples first, of at most `batch_tokens` tokens or one example."""
     part: list[SizedT] = []

@@ -38,10 +38,6 @@ class EngineSettings(Settings):
         "GPUs",
     )
 
-    def max_tokens(self, device_type: str) -> int:
-        """Return the maximum number of tokens of a batch of vectors on "cpu", "cuda", "mps"."""
-        return self.batch_tokens or (32_768 if device_type == "cuda" else 8192)
-
 
 class LayerSettings(Settings):
     """Hidden states to use, and maximum length."""

@@ -22,7 +22,7 @@ from ..packed import Packed
 from ..settings.literals import InferencePrecision
 from ..text.encoding import Encoding, TokenIds, Truncation
 from ..text.tokenizer import Tokenizer
-from .batching import by_tokens, not_finite_error, row_name
+from .batching import by_tokens, max_tokens_of, not_finite_error, row_name
 from .settings import EmbedSettings, EngineSettings, LayerSettings
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class TextReader(ABC):
         self, texts: Sequence[EncodedText], *, device_type: str = "cpu"
     ) -> Iterator[tuple[list[EncodedText], Packed]]:
         """Yield packs of texts of similar length, longest first."""
-        max_tokens = self.engine.max_tokens(device_type)
+        max_tokens = max_tokens_of(self.engine.batch_tokens, device_type)
         if device_type == "cpu":  # larger batches need more memory, but are not faster
             max_tokens = min(max_tokens, _TOKENS_OF_A_THREAD * num_threads())
         for part in by_tokens(texts, max_tokens):

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 from ..errors import BertworksError
-from ..inference.batching import by_tokens, row_name
+from ..inference.batching import by_tokens, max_tokens_of, row_name
 from ..inference.engine import DEFAULTS
 from ..inference.evaluate import evaluate
 from ..inference.frozen_network import inference
@@ -237,7 +237,7 @@ def _fill(
     engine: EngineSettings,
 ) -> None:
     device = next(network.parameters()).device
-    for part in by_tokens(examples, engine.max_tokens(device.type)):
+    for part in by_tokens(examples, max_tokens_of(engine.batch_tokens, device.type)):
         batch = task.collate(part).to(device)
         windows = (part[at].sequences[number] for at, number in sort_sequences(part))
         pieces = states.pieces(windows)
