@@ -41,7 +41,12 @@ TASKS = [find_labelled_task(task).user_settings() for task in LABELLED_TASKS]
 KEYWORDS: dict[str, tuple[str, tuple[str, ...], Iterable[type[BaseModel]]]] = {
     "TableKeywords": ("Format of a table.", (), [TableOptions]),
     "EngineKeywords": ("Inference.", (), [inference.EngineSettings]),
-    "RowKeywords": ("Settings of `predict` and `stream`.", ("TableKeywords", "EngineKeywords"), []),
+    "RowKeywords": ("Format of a table, and inference.", ("TableKeywords", "EngineKeywords"), []),
+    "PredictKeywords": (
+        "Settings of `predict` and `stream`.",
+        ("RowKeywords",),
+        [inference.PredictSettings],
+    ),
     "LabelledTableKeywords": (
         "Format of a table of labelled rows.",
         ("TableKeywords",),

@@ -675,8 +675,8 @@ def test_a_file_with_questions_without_answers_makes_such_a_task(tmp_path):
     assert task.settings.stride == 4
     examples = task.examples([row.values for row in rows], 0)
     assert [example.answers for example in examples] == [("b",), ()]
-    assert task.with_tuned_settings({"best_null_threshold": 1.5}).settings.null_threshold == 1.5
     evaluator = task.evaluator()
+    assert evaluator.tuned_settings({"best_null_threshold": 1.5}) == {"null_threshold": 1.5}
     batch = task.collate(examples).to("cpu")
     evaluator.add({"logits": torch.zeros(batch.packed.num_tokens, 2)}, batch)
     assert tuple(evaluator.result()) == task.metrics

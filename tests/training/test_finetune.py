@@ -31,7 +31,7 @@ def model() -> Model:
 
 def test_learns_and_is_saved(model: Model, tmp_path: Path) -> None:
     progress = Lines()
-    result = run(model, tmp_path / "run", progress=progress)
+    result = run(model, tmp_path / "run", progress=progress, calibrate=False)
     assert result.metrics["accuracy"] > 0.9
     assert not result.notes
     assert result.history == list(result.run.lines())
@@ -70,7 +70,8 @@ def test_a_run_is_that_of_hugging_face_in_a_plain_loop(tmp_path: Path) -> None:
     config = CONFIG.with_values(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     model = Model.fresh(config, Tokenizer.from_vocabulary(PIECES))
     start = run(model, tmp_path / "start", epochs=0.1).run.model
-    result = run(load(start), tmp_path / "run", eval_every=1000, weight_decay=0.1)
+    settings = {"eval_every": 1000, "weight_decay": 0.1, "calibrate": False}
+    result = run(load(start), tmp_path / "run", **settings)
     assert not result.new_parameters
     assert result.metrics["accuracy"] > 0.9, "it has learned"
 
@@ -143,7 +144,8 @@ def test_a_dev_set_of_a_header_alone_is_an_error(model: Model, tmp_path: Path) -
 
 @pytest.mark.long
 def test_the_best_is_kept(model: Model, tmp_path: Path) -> None:
-    result = run(model, tmp_path / "run", best_metric="loss", eval_every=7, learning_rate=5e-2)
+    settings = {"eval_every": 7, "learning_rate": 5e-2, "calibrate": False}
+    result = run(model, tmp_path / "run", best_metric="loss", **settings)
     metrics_by_batch = {
         line["step"]: line["metrics"]["loss"]
         for line in result.run.lines()

@@ -173,6 +173,8 @@ class LabelTarget(Target):
         return outputs["logits"].float()
 
     def _to_probabilities(self, logits: Tensor) -> Float[Tensor, "rows names"]:
+        if isinstance(self._task, TextClassifierTask):
+            logits = torch.from_numpy(self._task.scale_logits(logits.cpu().numpy()))
         if isinstance(self._task, MultiLabelTask):
             return torch.sigmoid(logits)
         return super()._to_probabilities(logits)

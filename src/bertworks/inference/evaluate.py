@@ -10,7 +10,7 @@ from ..data.rows import chunks
 from ..errors import CheckpointError, DataError
 from ..tasks.breakdown import Breakdown
 from ..tasks.evaluation import Evaluation
-from ..tasks.task import Example, Task
+from ..tasks.task import Evaluator, Example, Task
 from .batching import NOT_FINITE, row_name
 from .engine import DEFAULTS, AnyNetwork, outputs_of, resolve_precision
 from .settings import EngineSettings
@@ -57,7 +57,38 @@ def evaluate(
         BertworksError: the metrics need a package that is not installed.
         CheckpointError: the output for a row, or the total loss, is not finite.
     """
+    evaluator, rows = _collect(network, task, examples, settings, group)
+    return _to_evaluation(evaluator, rows, network, settings, breakdown=breakdown)
+
+
+def evaluate_and_tune(
+    network: AnyNetwork,
+    task: Task[Any],
+    examples: Iterable[Example],
+    settings: EngineSettings,
+    group: ProcessGroup,
+) -> tuple[Evaluation, dict[str, Any]]:
+    """Return an evaluation, and the settings of the task that are best for its rows.
+
+    Args and errors: see `evaluate`.
+    """
+    evaluator, rows = _collect(network, task, examples, settings, group, is_tuning=True)
+    evaluation = _to_evaluation(evaluator, rows, network, settings, breakdown=True)
+    return evaluation, evaluator.tuned_settings(evaluation.metrics)
+
+
+def _collect(
+    network: AnyNetwork,
+    task: Task[Any],
+    examples: Iterable[Example],
+    settings: EngineSettings,
+    group: ProcessGroup | None,
+    *,
+    is_tuning: bool = False,
+) -> tuple[Evaluator, int]:
+    """Return an evaluator with the outputs of all rows, and the number of rows."""
     evaluator = task.evaluator()
+    evaluator.is_tuning = is_tuning
     if group is not None and not (group.world > 1 and evaluator.state_fields):
         group = None
     share = (0, 1) if group is None else (group.rank, group.world)
@@ -74,6 +105,17 @@ def evaluate(
         evaluator = task.evaluator()
         for part in parts:  # in the order of ranks, so that all processes get the same bits
             evaluator.merge(part)
+    return evaluator, rows
+
+
+def _to_evaluation(
+    evaluator: Evaluator,
+    rows: int,
+    network: AnyNetwork,
+    settings: EngineSettings,
+    *,
+    breakdown: bool,
+) -> Evaluation:
     metrics = evaluator.result()
     if not math.isfinite(metrics.get("loss", 0.0)):
         raise CheckpointError(f"the loss of the {rows:,} rows is not finite", fix=NOT_FINITE)

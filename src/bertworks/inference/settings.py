@@ -39,6 +39,18 @@ class EngineSettings(Settings):
     )
 
 
+class PredictSettings(EngineSettings):
+    """Predictions."""
+
+    coverage: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="also predict a set of labels for each row, which has the row's label with "
+        "this probability; for classifiers that were calibrated on dev",
+    )
+
+
 class LayerSettings(Settings):
     """Hidden states to use, and maximum length."""
 

@@ -31,7 +31,7 @@ from ..settings.keywords import (
     EngineKeywords,
     EvaluateKeywords,
     FeatureKeywords,
-    RowKeywords,
+    PredictKeywords,
 )
 from ..tasks import is_user_task
 from ..tasks.inputs import iterate_task_rows, open_table
@@ -41,7 +41,7 @@ from ..utils.outputs import locked_output
 from . import engine
 from .embedding_model import EmbeddingModel
 from .engine import AnyNetwork
-from .settings import EngineSettings, FeatureSettings
+from .settings import EngineSettings, FeatureSettings, PredictSettings
 from .token_features import TokenFeatures
 from .vectors import WrittenVectors, write_vectors
 from .window_files import check_has_manifest, read_provenance
@@ -85,7 +85,7 @@ class TaskModel(EmbeddingModel):
         *,
         data: Table | None = None,
         as_frame: Literal[False] = False,
-        **settings: Unpack[RowKeywords],
+        **settings: Unpack[PredictKeywords],
     ) -> list[Prediction]: ...
 
     @overload
@@ -95,7 +95,7 @@ class TaskModel(EmbeddingModel):
         *,
         data: Table | None = None,
         as_frame: Literal[True],
-        **settings: Unpack[RowKeywords],
+        **settings: Unpack[PredictKeywords],
     ) -> pd.DataFrame: ...
 
     def predict(
@@ -104,7 +104,7 @@ class TaskModel(EmbeddingModel):
         *,
         data: Table | None = None,
         as_frame: bool = False,
-        **settings: Unpack[RowKeywords],
+        **settings: Unpack[PredictKeywords],
     ) -> list[Prediction] | pd.DataFrame:
         """The task's prediction for each row, in the order of the rows.
 
@@ -115,7 +115,7 @@ class TaskModel(EmbeddingModel):
             as_frame: return a pandas `DataFrame`: the columns of the rows, then those of the
                 predictions, named as in the files of `predict_to`. A `DataFrame` keeps its index.
             settings: settings of `TableOptions` (`header`, `format`, `encoding`, `max_line_bytes`)
-                and of `EngineSettings`, such as `precision="bf16"`.
+                and of `PredictSettings`, such as `precision="bf16"` and `coverage=0.9`.
 
         Raises:
             DataError: a row does not fit the task; or, with `as_frame`, the rows already have a
@@ -135,7 +135,7 @@ class TaskModel(EmbeddingModel):
         rows: Inputs | None = None,
         *,
         data: Table | None = None,
-        **settings: Unpack[RowKeywords],
+        **settings: Unpack[PredictKeywords],
     ) -> NDArray[np.float64]:
         """The probability of each label for each row, as in scikit-learn's classifiers.
 
@@ -168,7 +168,7 @@ class TaskModel(EmbeddingModel):
         rows: Inputs | None = None,
         *,
         data: Table | None = None,
-        **settings: Unpack[RowKeywords],
+        **settings: Unpack[PredictKeywords],
     ) -> Iterator[tuple[Row, Prediction]]:
         """Yield each row with its prediction while rows are read; arguments as in `predict`.
 
@@ -178,10 +178,10 @@ class TaskModel(EmbeddingModel):
         """
         self._check_predicts()
         options, others = TableOptions.split(settings)
-        engine_settings = EngineSettings.parse(others)
+        engine_settings = PredictSettings.parse(others)
         check_table_options(options, data)
         source = texts_or_data(rows, data)
-        task, network = self._task_and_network()
+        task, network = self._predicting_task(engine_settings)
         if data is None:
             inputs = not_empty(as_texts(source))
             if inputs is None:
@@ -200,7 +200,7 @@ class TaskModel(EmbeddingModel):
         workers: int | None = 1,
         on: str | None = None,
         overwrite: bool = False,
-        **settings: Unpack[RowKeywords],
+        **settings: Unpack[PredictKeywords],
     ) -> int:
         """Write the rows of a table with their predictions to a file; an interrupted one resumes.
 
@@ -225,7 +225,7 @@ class TaskModel(EmbeddingModel):
         """
         self._check_predicts()
         options, others = TableOptions.split(settings)
-        engine_settings = EngineSettings.parse(others)
+        engine_settings = PredictSettings.parse(others)
         check_table_options(options, data)
         self._check_workers(workers, on)
         if engine_settings.precision == "auto":
@@ -243,7 +243,7 @@ class TaskModel(EmbeddingModel):
                     check_has_manifest(Path(out))
         from .prediction_files import write_predictions, write_windows
 
-        task, network = self._task_and_network()
+        task, network = self._predicting_task(engine_settings)
         task, table = open_table(task, data, labelled=False, **options)
         processes = Workers(workers, on, engine.count_gpus(network))
         if is_stream:
@@ -279,6 +279,15 @@ class TaskModel(EmbeddingModel):
                 "the model was only pre-trained, and has no labels or values to predict",
                 fix=f"Use {', '.join(verbs)} or embed; or train it with finetune.",
             )
+
+    def _predicting_task(self, settings: PredictSettings) -> tuple[Task[Any], AnyNetwork]:
+        """Return the task with the settings of a prediction, and the network."""
+        task, network = self._task_and_network()
+        if settings.coverage is not None:
+            from ..tasks.classification import task_with_coverage
+
+            task = task_with_coverage(task, settings.coverage)
+        return task, network
 
     def _check_workers(self, workers: int | None, on: str | None) -> None:
         """Check that other processes can load the task."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..inference.similarity import max_similarities
 from ..tasks.answering.task import AnsweringTask
+from ..tasks.classification import task_with_coverage
 from ..tasks.inputs import open_inputs
 from ..tasks.task import Prediction, Task
 from ..tasks.texts import TextTask
@@ -56,12 +57,17 @@ async def predict(
 
 
 async def score(
-    job: Job, rows: Sequence[Text], *, truncate: bool | None, windows: bool = False
+    job: Job,
+    rows: Sequence[Text],
+    *,
+    truncate: bool | None,
+    windows: bool = False,
+    coverage: float | None = None,
 ) -> list[ScoredPrediction]:
     """Predict rows of one or two texts with a task on texts.
 
     Long rows are truncated with `truncate`, split into windows with `windows` (or if the task
-    does so), and otherwise an error.
+    does so), and otherwise an error. With `coverage`, predictions have sets of labels.
     """
     task = job.loaded_model.task
     assert isinstance(task, TextTask)
@@ -85,7 +91,13 @@ async def score(
         return type(task)(task.tokenizer, values)
 
     limit = None if truncation == "windows" else settings.max_seq_length
-    return await predict(job, rows, adapt=truncate_rows, limit=limit)
+    if coverage is None:
+        return await predict(job, rows, adapt=truncate_rows, limit=limit)
+    classifier = task_with_coverage(task, coverage)
+    return [
+        each._replace(prediction=classifier.add_label_set(each.prediction, coverage))
+        for each in await predict(job, rows, adapt=truncate_rows, limit=limit)
+    ]
 
 
 async def rerank(

@@ -40,7 +40,13 @@ class EngineKeywords(TypedDict, total=False):
 
 
 class RowKeywords(TableKeywords, EngineKeywords, total=False):
+    """Format of a table, and inference."""
+
+
+class PredictKeywords(RowKeywords, total=False):
     """Settings of `predict` and `stream`."""
+
+    coverage: float | None
 
 
 class LabelledTableKeywords(TableKeywords, total=False):
@@ -462,6 +468,7 @@ class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
     both_orders: bool
     lm_weight: float
     balance_classes: bool
+    calibrate: bool
     positive_label: str | None
     no_label: str | None
     label_smoothing: float

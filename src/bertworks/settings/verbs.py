@@ -27,7 +27,7 @@ VERB_SETTINGS: dict[str, tuple[str, ...]] = {
     "ablate": ("lab.features:FeatureAblationSettings",),
     "evaluate": ("inference.settings:EvaluateSettings", _LABELLED),
     "score": (_LABELLED,),
-    "predict": (_ENGINE, _TABLE),
+    "predict": ("inference.settings:PredictSettings", _TABLE),
     "fill-mask": (_ENGINE,),
     "next-sentence": (_ENGINE,),
     "generate": ("inference.settings:GenerateSettings",),

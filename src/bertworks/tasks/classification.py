@@ -26,11 +26,13 @@ from ..nn.head_layouts import HeadLayout
 from ..packed import Batch, to_array
 from ..settings.base import Need
 from .array_network import ArrayNetwork
+from .calibration import LogitScaling, conformal_quantile
 from .classifier import ClassifierTask
-from .evaluators import MultiLabelEvaluator
+from .evaluators import ClassificationEvaluator, MultiLabelEvaluator
 from .example import LabelledExample, collate_labelled
 from .labelled import TaskSettings, detected_setting
 from .labels import count_labels, read_label_names, sort_labels
+from .scores import ClassificationScores
 from .task import DisplayValue, Evaluator, Outputs, Prediction, Task
 from .texts import TextSettings, TextTask, has_single_output, settings_of_checkpoint, sigmoid
 
@@ -61,6 +63,13 @@ class TextClassifierSettings(TextSettings):
     class_weights: tuple[float, ...] | None = detected_setting(
         None, "weight of each class in the loss; all 1 if omitted"
     )
+    calibrate: bool = Field(
+        True, description="fit temperatures on dev at the end, so that probabilities can be trusted"
+    )
+    temperatures: tuple[float, ...] = detected_setting(
+        (), "divisors of the logits: one, or one for each class"
+    )
+    logit_shifts: tuple[float, ...] = detected_setting((), "added to the divided logits")
 
     @model_validator(mode="after")
     def _check_classes(self) -> Self:
@@ -68,6 +77,11 @@ class TextClassifierSettings(TextSettings):
             raise ValueError("two classes have the same name")
         if self.class_weights is not None and len(self.class_weights) != len(self.labels):
             raise ValueError("class_weights must have a weight for each label")
+        counts = len(self.temperatures), len(self.logit_shifts)
+        if counts not in ((0, 0), (1, 0), (len(self.labels), len(self.labels))):
+            raise ValueError("temperatures: one; or one, and a logit shift, for each label")
+        if not all(temperature > 0 for temperature in self.temperatures):
+            raise ValueError("temperatures must be above 0")
         return self
 
     def check_together(self) -> None:
@@ -129,6 +143,13 @@ class TextClassifierTask(ClassifierTask[LabelledExample], TextTask):
     def _build_network(self, config: EncoderConfig) -> TextClassifierNetwork:
         """Return a freshly initialised network for a configuration that fits the settings."""
 
+    @property
+    def logit_scaling(self) -> LogitScaling | None:
+        settings = self.settings
+        if not settings.temperatures:
+            return None
+        return LogitScaling(settings.temperatures, settings.logit_shifts)
+
     def is_head_compatible(self, other: Task[Any]) -> bool:
         return (
             isinstance(other, TextClassifierTask)
@@ -170,6 +191,12 @@ class ClassificationSettings(TextClassifierSettings):
     )
     label_smoothing: float = Field(
         0.0, ge=0, lt=1, description="share of the target that is spread over all classes"
+    )
+    conformal_scores: tuple[float, ...] = detected_setting(
+        (), "1 - the probability of the gold label, of rows of dev, ascending; for label sets"
+    )
+    coverage: float | None = detected_setting(
+        None, "the probability with which the set that is predicted for a row has its label"
     )
 
     @property
@@ -227,6 +254,60 @@ class ClassificationTask(TextClassifierTask):
     def no_label(self) -> str | None:
         return self.settings.no_label
 
+    def with_coverage(self, coverage: float) -> Self:
+        """Return the task with label sets in its predictions; see `add_label_set`.
+
+        Raises:
+            SettingsError: the coverage is not between 0 and 1, or no scores are saved.
+        """
+        self._compute_quantile(coverage)
+        return type(self)(self.tokenizer, self.settings.with_values(coverage=coverage))
+
+    def add_label_set(self, prediction: Prediction, coverage: float) -> Prediction:
+        """Return a prediction with a `label_set`: the labels that are probable enough.
+
+        Of rows like those of dev, a share of at least `coverage` have their label in the set.
+        If the model is right more often than that, sets are empty where it is least certain.
+
+        Raises:
+            SettingsError: the coverage is not between 0 and 1, or no scores are saved.
+        """
+        least = 1 - self._compute_quantile(coverage)
+        probabilities = prediction["probabilities"]
+        order = sorted(probabilities, key=probabilities.__getitem__, reverse=True)
+        label_set = [name for name in order if probabilities[name] >= least]
+        return {
+            "label": prediction["label"],
+            "label_set": label_set,
+            "probabilities": probabilities,
+        }
+
+    def _compute_quantile(self, coverage: float) -> float:
+        if not 0 < coverage < 1:
+            raise SettingsError(f"coverage={coverage} is not between 0 and 1")
+        if not self.settings.conformal_scores:
+            raise SettingsError(
+                "coverage: the model has no scores of labelled rows for label sets",
+                fix="Fine-tune it with dev rows (--dev FILE, or --dev 0.1) and calibrate=true.",
+            )
+        return conformal_quantile(self.settings.conformal_scores, coverage)
+
+    def decode(self, outputs: Outputs, batch: Batch) -> dict[int, Prediction]:
+        """Return for each row its `label`, and the `probabilities` of all labels.
+
+        With a coverage in the settings, also its `label_set`.
+        """
+        predictions, coverage = super().decode(outputs, batch), self.settings.coverage
+        if coverage is None:
+            return predictions
+        return {row: self.add_label_set(one, coverage) for row, one in predictions.items()}
+
+    def evaluator(self) -> Evaluator:
+        positive = self.positive if len(self.labels) == 2 else None
+        number = None if positive is None else self.label_indices[positive]
+        scores = ClassificationScores(self.labels, number)
+        return ClassificationEvaluator(scores, self.logit_scaling)
+
     def _build_network(self, config: EncoderConfig) -> TextClassifierNetwork:
         from .text_network import ClassificationNetwork
 
@@ -247,6 +328,17 @@ class ClassificationTask(TextClassifierTask):
         if self.settings.class_weights is not None or self.settings.label_smoothing:
             return {}
         return super().baseline_losses(counts)
+
+
+def task_with_coverage(task: Task[Any], coverage: float) -> ClassificationTask:
+    """Return a task with label sets in its predictions.
+
+    Raises:
+        SettingsError: as `ClassificationTask.with_coverage`; or the task is another.
+    """
+    if not isinstance(task, ClassificationTask):
+        raise SettingsError(f"coverage: label sets are for classification, not for {task.name}")
+    return task.with_coverage(coverage)
 
 
 class MultiLabelSettings(TextClassifierSettings):
@@ -314,7 +406,7 @@ class MultiLabelTask(TextClassifierTask):
         """Return for each row its `labels`, whose probability is above 0.5, and the
         `probabilities` of all labels."""
         predictions: dict[int, Prediction] = {}
-        logits = to_array(outputs["logits"]).astype(np.float64).tolist()
+        logits = self.scale_logits(to_array(outputs["logits"]).astype(np.float64)).tolist()
         for example, row in zip(batch.examples, logits, strict=True):
             probabilities = dict(zip(self.labels, map(sigmoid, row), strict=True))
             likely = [name for name, value in probabilities.items() if value > 0.5]
@@ -332,4 +424,4 @@ class MultiLabelTask(TextClassifierTask):
         return {}
 
     def evaluator(self) -> Evaluator:
-        return MultiLabelEvaluator(self.labels)
+        return MultiLabelEvaluator(self.labels, self.logit_scaling)

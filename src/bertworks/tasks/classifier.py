@@ -13,12 +13,14 @@ from functools import cached_property
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import model_validator
 
 from ..data.rows import Row, Rows
 from ..data.schema import RoleColumns
 from ..errors import DataError, did_you_mean, truncate_repr
 from ..packed import Batch, to_array
+from .calibration import LogitScaling
 from .evaluators import SingleLabelEvaluator
 from .example import ExampleT, collate_labelled
 from .labelled import LABEL, LabelledTask, TaskSettings, detected_setting
@@ -123,10 +125,20 @@ class ClassifierTask(LabelledTask[ExampleT]):
         """
         return collate_labelled(examples, np.int64, "classification")
 
+    @property
+    def logit_scaling(self) -> LogitScaling | None:
+        """How logits are scaled before probabilities are computed; None if they are not."""
+        return None
+
+    def scale_logits(self, logits: NDArray[Any]) -> NDArray[Any]:
+        """Return the logits of which probabilities are computed, `[rows, classes]`."""
+        scaling = self.logit_scaling
+        return logits if scaling is None else scaling(logits)
+
     def decode(self, outputs: Outputs, batch: Batch) -> dict[int, Prediction]:
         """Return for each row its `label`, and the `probabilities` of all labels."""
         predictions: dict[int, Prediction] = {}
-        shares = softmax(to_array(outputs["logits"])).tolist()
+        shares = softmax(self.scale_logits(to_array(outputs["logits"]))).tolist()
         for example, row in zip(batch.examples, shares, strict=True):
             probabilities = dict(zip(self.labels, row, strict=True))
             label = max(probabilities, key=probabilities.__getitem__)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
 from ..packed import Batch, to_array
-from .breakdown import Breakdown
-from .measures import Measure, WorstMistakes
+from .breakdown import Breakdown, Scores, ScoreTable
+from .calibration import LogitScaling, compute_conformal_scores, fit_scaling
+from .measures import CalibrationCounter, Measure, WorstMistakes
 from .probabilities import cross_entropy_sum, softmax
 from .scores import (
     RegressionScores,
@@ -27,7 +28,7 @@ ScoresT = TypeVar("ScoresT", bound=Measure)
 class ScoredEvaluator(Evaluator, Generic[ScoresT]):
     """`loss`, the mean over the counted targets, and scores that need only predictions."""
 
-    state_fields = ("_scores", "_loss", "_count")
+    state_fields: ClassVar[tuple[str, ...]] = ("_scores", "_loss", "_count")
 
     def __init__(self, scores: ScoresT) -> None:
         self._scores, self._loss, self._count = scores, 0.0, 0
@@ -62,6 +63,62 @@ class SingleLabelEvaluator(ScoredEvaluator[SingleLabelScores]):
             self._scores.add_mistake(example, *shown, float(confidence[row]))
 
 
+class ClassificationEvaluator(SingleLabelEvaluator):
+    """`loss` and scores of calibrated probabilities, which it compares with those before.
+
+    Args:
+        scores: of the predicted classes.
+        scaling: of the logits; None if the model is not calibrated.
+    """
+
+    state_fields = (*ScoredEvaluator.state_fields, "_raw_loss", "_raw_calibration", "_rows")
+
+    def __init__(self, scores: SingleLabelScores, scaling: LogitScaling | None) -> None:
+        super().__init__(scores)
+        self._scaling, self._raw_loss, self._raw_calibration = scaling, 0.0, CalibrationCounter()
+        self._rows: list[tuple[int, int, np.ndarray]] = []  # number, label, logits
+
+    def add(self, outputs: Outputs, batch: Batch) -> None:
+        logits, gold = to_array(outputs["logits"]), to_array(batch.targets["labels"])
+        if self.is_tuning:
+            indices = [example.index for example in batch.examples]
+            self._rows += zip(indices, gold.tolist(), logits, strict=True)
+        if self._scaling is not None:
+            self._raw_loss += cross_entropy_sum(logits, gold)
+            self._raw_calibration.add(softmax(logits).max(-1), logits.argmax(-1) == gold)
+            outputs = {**outputs, "logits": self._scaling(logits)}
+        super().add(outputs, batch)
+
+    def tuned_settings(self, metrics: Mapping[str, float]) -> dict[str, Any]:  # noqa: ARG002
+        """Return the scaling of logits that fits the rows, and scores for label sets."""
+        rows = sorted(self._rows, key=lambda row: row[0])  # the folds do not depend on batches
+        labels, logits = np.array([row[1] for row in rows]), np.stack([row[2] for row in rows])
+        scaling = fit_scaling(logits, labels)
+        scores = compute_conformal_scores(softmax(scaling(logits)), labels)
+        return {
+            "temperatures": scaling.temperatures,
+            "logit_shifts": scaling.shifts,
+            "conformal_scores": scores,
+        }
+
+    def breakdown(self) -> Breakdown:
+        breakdown = super().breakdown()
+        raw, scaled = self._raw_calibration.result("rows"), breakdown.calibration
+        if raw is None or scaled is None:
+            return breakdown
+        errors = {
+            "uncalibrated": (raw.expected_error, self._raw_loss / self._count),
+            "calibrated": (scaled.expected_error, self._loss / self._count),
+        }
+        names = "expected_calibration_error", "negative_log_likelihood"
+        rows = tuple(
+            Scores(name=name, count=self._count, metrics=dict(zip(names, values, strict=True)))
+            for name, values in errors.items()
+        )
+        table = ScoreTable(grouping="probabilities", unit="rows", rows=rows)
+        return breakdown.model_copy(update={"tables": (*breakdown.tables, table)})
+
+
 class MultiLabelEvaluator(Evaluator):
     """Metrics of rows that may have any number of labels.
 
@@ -76,15 +133,17 @@ class MultiLabelEvaluator(Evaluator):
     state_fields = ("_labels", "_logits", "_worst")
     metrics: ClassVar[tuple[str, ...]] = ("loss", "accuracy", "micro_f1", "macro_f1")
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], scaling: LogitScaling | None = None) -> None:
         import_sklearn_metrics()
-        self._names = names
+        self._names, self._scaling = names, scaling
         self._labels: list[np.ndarray] = []
         self._logits: list[np.ndarray] = []
         self._worst = WorstMistakes()
 
     def add(self, outputs: Outputs, batch: Batch) -> None:
         logits = to_array(outputs["logits"]).astype(np.float64)
+        if self._scaling is not None:
+            logits = self._scaling(logits)
         gold, predicted = to_array(batch.targets["labels"]) > 0.5, logits > 0
         self._labels.append(gold)
         self._logits.append(logits)
@@ -115,6 +174,13 @@ class MultiLabelEvaluator(Evaluator):
             "micro_f1": float(metrics.f1_score(average="micro", **arguments)),
             "macro_f1": float(metrics.f1_score(average="macro", **arguments)),
         }
+
+    def tuned_settings(self, metrics: Mapping[str, float]) -> dict[str, Any]:  # noqa: ARG002
+        """Return the temperature of the decisions for a label or against it."""
+        decisions = np.concatenate(self._logits).reshape(-1, 1)
+        logits = np.concatenate([np.zeros_like(decisions), decisions], 1)
+        scaling = fit_scaling(logits, np.concatenate(self._labels).ravel().astype(np.int64))
+        return {"temperatures": scaling.temperatures}
 
     def breakdown(self) -> Breakdown:
         labels, predicted = np.concatenate(self._labels), np.concatenate(self._logits) > 0

@@ -434,9 +434,9 @@ class LabelledTask(Task[ExampleT]):
             SettingsError: they do not.
         """
 
-    def with_tuned_settings(self, metrics: Mapping[str, float]) -> Self:  # noqa: ARG002
-        """Return the task with settings chosen from the metrics of dev, such as a threshold."""
-        return self
+    def with_settings(self, values: Mapping[str, Any]) -> Self:
+        """Return the task with other settings, such as those of `Evaluator.tuned_settings`."""
+        return type(self)(self.tokenizer, self.settings.with_values(**values))
 
 
 def read_texts(rows: Sequence[Row], column: str, where: Sequence[str]) -> list[str]:

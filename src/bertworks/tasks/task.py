@@ -87,9 +87,20 @@ class Evaluator(Measure):
     batches among them; otherwise each process computes all batches.
     """
 
+    is_tuning: bool = False
+    """Whether `tuned_settings` will be called: outputs that it needs are kept."""
+
     @abstractmethod
     def add(self, outputs: Outputs, batch: Batch) -> None:
         """Add a batch's outputs (those of `Network.predict`) and targets."""
+
+    def tuned_settings(self, metrics: Mapping[str, float]) -> dict[str, Any]:  # noqa: ARG002
+        """Return settings of the task that are best for the rows, such as a threshold.
+
+        Args:
+            metrics: the result of `result`.
+        """
+        return {}
 
 
 class Task(ABC, Generic[ExampleT]):

@@ -20,7 +20,7 @@ from ..checkpoints.locate import local_directory
 from ..checkpoints.saving import check_layout
 from ..data.tables import Table
 from ..errors import BertworksWarning, DataError, SettingsError
-from ..inference.evaluate import evaluate
+from ..inference.evaluate import evaluate, evaluate_and_tune
 from ..inference.fingerprints import fingerprint
 from ..inference.settings import EngineSettings
 from ..loading import load
@@ -196,8 +196,9 @@ def _parse_settings(
     """Parse the settings, and check that those about evaluation have evaluation rows."""
     run_settings = settings_of(kind).parse(settings)
     run_settings.check_together()
-    for option in ("early_stopping", "best_metric", "eval_every"):
-        if dev is None and (value := getattr(run_settings, option)) is not None:
+    for option in ("early_stopping", "best_metric", "eval_every", "calibrate"):
+        is_set = option in run_settings.model_fields_set
+        if dev is None and is_set and (value := getattr(run_settings, option)):
             raise SettingsError(
                 f"{option}={value}: there are no evaluation rows",
                 fix="Give dev: a table, or a share of the training rows (--dev 0.1).",
@@ -387,11 +388,15 @@ def _evaluate_and_tune(
     """Return the evaluation on dev, and the task with the settings that are chosen there."""
     if data.dev is None:
         return Evaluation({}, 0), data.task
-    evaluation = evaluate(network, data.reader, data.dev, engine, group=group)
-    tuned = data.reader.with_tuned_settings(evaluation.metrics)
-    if tuned.settings != data.reader.settings:  # the figures are those of the saved model
-        evaluation = evaluate(network, tuned, data.dev, engine, group=group)
-    return evaluation, data.task.with_tuned_settings(evaluation.metrics)
+    if not getattr(data.reader.settings, "calibrate", True):
+        return evaluate(network, data.reader, data.dev, engine, group=group), data.task
+    evaluation, values = evaluate_and_tune(network, data.reader, data.dev, engine, group)
+    if not values:
+        return evaluation, data.task
+    # The figures are those of the saved model.
+    tuned_reader = data.reader.with_settings(values)
+    evaluation = evaluate(network, tuned_reader, data.dev, engine, group=group)
+    return evaluation, data.task.with_settings(values)
 
 
 @dataclass(frozen=True)

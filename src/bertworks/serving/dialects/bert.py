@@ -106,13 +106,21 @@ class ClassifyRequest(StrictRequest):
     )
     truncate: bool | None = Truncate
     windows: bool = Field(False, description="Read long texts in windows, and pool their logits.")
+    coverage: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Also return a set of labels, which has the right one with this probability.",
+    )
 
     def decode(self, job: Job) -> Awaitable[Any]:
         inputs: Any = self.inputs
         if inputs and isinstance(inputs, list) and isinstance(inputs[0], str):
             inputs = [[text] for text in inputs]  # here a list of strings is a batch, not a pair
         rows = job.read_rows(inputs)
-        return score(job, rows, truncate=self.truncate, windows=self.windows)
+        return score(
+            job, rows, truncate=self.truncate, windows=self.windows, coverage=self.coverage
+        )
 
     async def encode(self, results: Any, job: Job) -> Any:  # noqa: ARG002
         return [prediction.prediction for prediction in results]

@@ -90,6 +90,10 @@ class AnsweringEvaluator(ScoredEvaluator[AnsweringScores]):
                 mark=(answer["start"], answer["end"]),
             )
 
+    def tuned_settings(self, metrics: Mapping[str, float]) -> dict[str, Any]:
+        best = metrics.get("best_null_threshold")
+        return {} if best is None else {"null_threshold": best}
+
 
 def _loss_sum(
     logits: Float[np.ndarray, "tokens 2"], batch: Batch, settings: AnsweringSettings
@@ -387,12 +391,6 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         if not self.settings.unanswerable:
             return base
         return (*base, "answered_f1", "unanswered_accuracy", "best_f1", "best_null_threshold")
-
-    def with_tuned_settings(self, metrics: Mapping[str, float]) -> Self:
-        if "best_null_threshold" not in metrics:
-            return self
-        values = self.settings.with_values(null_threshold=metrics["best_null_threshold"])
-        return type(self)(self.tokenizer, values)
 
     def evaluator(self) -> Evaluator:
         return AnsweringEvaluator(self)

@@ -1,0 +1,124 @@
+"""Calibrated probabilities and label sets: numbers that are fitted on labelled rows, such as dev.
+
+    logits ─ / temperature, + shift ─► softmax ─► probabilities ─ at least 1 - quantile ─► label set
+
+Sources: temperature and vector scaling: Guo et al. (2017), "On calibration of modern neural
+networks", §4.2; label sets by split-conformal prediction: Angelopoulos and Bates (2023), "Conformal
+prediction: a gentle introduction", §1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import import_optional
+from .probabilities import cross_entropy_sum, softmax
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+NUM_FOLDS = 5
+MAX_FITTED_ROWS = 20_000
+MAX_SCORES = 1_000
+"""Conformal scores that are saved with a model: their ranks are exact to a thousandth."""
+
+
+class LogitScaling(NamedTuple):
+    """A scaling of logits: temperature scaling has one number, vector scaling two for each class.
+
+    The scaled logits are `logits / temperatures + shifts`.
+    """
+
+    temperatures: tuple[float, ...]
+    shifts: tuple[float, ...] = ()
+
+    def __call__(self, logits: NDArray[Any]) -> NDArray[np.float64]:
+        """Return scaled logits, in float64."""
+        scaled: NDArray[np.float64] = logits.astype(np.float64) / np.array(self.temperatures)
+        return scaled + np.array(self.shifts) if self.shifts else scaled
+
+
+def fit_scaling(
+    logits: Float[np.ndarray, "rows classes"], labels: Int[np.ndarray, " rows"]
+) -> LogitScaling:
+    """Return the scaling that makes labelled rows most probable.
+
+    Vector scaling is returned if there are more than two classes, and its cross-entropy in a
+    cross-validation over the rows is lower than that of temperature scaling. The logarithm of a
+    temperature, and a shift, have a standard normal prior: a few rows that are all predicted
+    correctly do not make all probabilities 1.
+
+    Raises:
+        BertworksError: SciPy is not installed.
+    """
+    every = -(-len(labels) // MAX_FITTED_ROWS)
+    logits, labels = logits[::every].astype(np.float64), labels[::every]
+    logits -= logits.max(1, keepdims=True)  # a shift then acts on differences of logits only
+    if logits.shape[1] > 2 and len(labels) >= 2 * NUM_FOLDS:
+        losses = {is_vector: _validate(logits, labels, is_vector) for is_vector in (False, True)}
+        if losses[True] < losses[False]:
+            return _fit(logits, labels, is_vector=True)
+    return _fit(logits, labels, is_vector=False)
+
+
+def _validate(logits: np.ndarray, labels: np.ndarray, is_vector: bool) -> float:
+    """Return the summed cross-entropy of rows under scalings that were fitted on other rows."""
+    folds = np.arange(len(labels)) % NUM_FOLDS
+    total = 0.0
+    for fold in range(NUM_FOLDS):
+        is_held_out = folds == fold
+        scaling = _fit(logits[~is_held_out], labels[~is_held_out], is_vector=is_vector)
+        total += cross_entropy_sum(scaling(logits[is_held_out]), labels[is_held_out])
+    return total
+
+
+def _fit(logits: np.ndarray, labels: np.ndarray, *, is_vector: bool) -> LogitScaling:
+    optimize: Any = import_optional("scipy.optimize", "metrics", "Calibrating a classifier")
+    num_classes = logits.shape[1] if is_vector else 1
+    targets = np.eye(logits.shape[1])[labels]
+
+    def compute_loss(parameters: np.ndarray) -> tuple[float, np.ndarray]:
+        """The loss of `[log scale of each class, shift of each class]`, and its gradient."""
+        scales, shifts = np.exp(parameters[:num_classes]), parameters[num_classes:]
+        scaled = logits * scales + (shifts if is_vector else 0.0)
+        differences = softmax(scaled) - targets
+        by_scale = differences * logits * scales
+        gradient = np.concatenate([by_scale.sum(0), differences.sum(0)])
+        if not is_vector:
+            gradient = by_scale.sum(keepdims=True).ravel()
+        loss = cross_entropy_sum(scaled, labels) + 0.5 * float(parameters @ parameters)
+        return loss, gradient + parameters
+
+    start = np.zeros(2 * num_classes if is_vector else 1)
+    parameters = optimize.minimize(compute_loss, start, jac=True, method="L-BFGS-B").x
+    temperatures = np.exp(-parameters[:num_classes])
+    return LogitScaling(tuple(temperatures.tolist()), tuple(parameters[num_classes:].tolist()))
+
+
+def compute_conformal_scores(
+    probabilities: Float[np.ndarray, "rows classes"], labels: Int[np.ndarray, " rows"]
+) -> tuple[float, ...]:
+    """Return 1 - the probability of each row's label, ascending, for `conformal_quantile`.
+
+    Of more than `MAX_SCORES` rows, as many quantiles, rounded up: sets are never too small.
+    """
+    scores = np.sort(1 - probabilities[np.arange(len(labels)), labels])
+    if len(scores) > MAX_SCORES:
+        ranks = np.arange(1, MAX_SCORES + 1) * (len(scores) + 1) / (MAX_SCORES + 1)
+        scores = scores[np.ceil(ranks - 1e-9).astype(int) - 1]
+    return tuple((np.ceil(scores * 1e7) / 1e7).tolist())
+
+
+def conformal_quantile(scores: Sequence[float], coverage: float) -> float:
+    """Return the score that a label may have at most, to be in a row's set.
+
+    A row's set then holds its label with a probability of at least `coverage`, if the row is
+    exchangeable with those of the scores: the quantile has the rank ⌈(n + 1) · coverage⌉ of n.
+    """
+    rank = math.ceil((len(scores) + 1) * coverage - 1e-9)
+    return scores[rank - 1] if rank <= len(scores) else 1.0
