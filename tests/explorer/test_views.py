@@ -265,6 +265,12 @@ def test_each_head_and_word_by_itself_moves_a_prediction(
     assert max(abs(one["change"]) for one in hidden["words"]) > 1e-6
 
 
+@pytest.mark.parametrize("name", ["tagger", "causal"])
+def test_pair_for_a_model_of_single_texts_is_refused(get_model: GetModel, name: str) -> None:
+    with pytest.raises(DataError, match="pair: the model takes single texts"):
+        encode_input(get_model(name), "the door", "a river")
+
+
 def test_layers_below_a_head_that_is_off_are_computed_once(monkeypatch) -> None:
     model = pretrained("bert")  # of three layers with four heads
     size = len(explorer.pieces(model, TEXT)["pieces"]["tokens"])

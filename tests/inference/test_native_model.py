@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from safetensors.torch import load_file, save_file
 import bertworks as bw
 from bertworks.checkpoints.sentence_settings import SentenceSettings
 from bertworks.errors import CheckpointError, NeedsPyTorchError
+from bertworks.inference import native_network, native_weights
 from bertworks.inference.native_model import NativeModel
 from bertworks.native.library import has_kernels
 from bertworks.nn.distance_buckets import buckets_of
@@ -185,6 +188,30 @@ def test_changed_or_deleted_files_are_an_error_at_the_next_precision(tmp_path: P
     assert native.embed("a", precision="bf16").shape == (1, 64)
     with pytest.raises(CheckpointError, match="has changed since it was loaded"):
         native.embed("a", precision="fp32")
+
+
+@pytest.mark.parametrize("read", ["when loaded", "for a precision", "as float32"])
+def test_a_file_that_is_written_while_it_is_read_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    make_model().save(tmp_path / "model")
+    file = tmp_path / "model" / "model.safetensors"
+    native = bw.load(file.parent, backend="native")
+    reads: dict[str, Callable[[], Any]] = {
+        "when loaded": lambda: bw.load(file.parent, backend="native"),
+        "for a precision": lambda: native.embed("a", precision="fp32"),
+        "as float32": lambda: dict(native.network.named_arrays(with_pooler=False)),
+    }
+    to_floats = native_network.to_floats
+
+    def read_and_write(array: Any) -> Any:
+        os.utime(file, ns=(0, 0))
+        return to_floats(array)
+
+    for module in (native_network, native_weights):
+        monkeypatch.setattr(module, "to_floats", read_and_write)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: was changed while it was read"):
+        reads[read]()
 
 
 def test_a_process_without_pytorch_computes_the_same_bits(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -73,18 +75,20 @@ def test_means_of_rows_equal_numpys(width: int, unit_length: bool) -> None:
         write_means_of_rows(table, ids + 8, lengths, means, unit_length=False)
 
 
+@pytest.mark.parametrize("unit_length", [False, True])
 def test_static_vectors_are_the_same_bits_with_and_without_native_wordpiece(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, unit_length: bool
 ) -> None:
     tokenizer = tokenizer_of(lowercase=True, drops_unknown=True, limit=40)
     model = Model.fresh(static_config(len(PIECES), 16), tokenizer)
     texts = ["abca", "Ab, é", "é b", "a", *["b ab"] * 600]
-    vectors = model.embed(texts)
+    embed = partial(model.embed, normalize=unit_length)
+    vectors = embed(texts)
     assert isinstance(model.embedder(), StaticEmbedder)
     assert not isinstance(model.embedder(prompt="a ", include_prompt=False), StaticEmbedder)
-    assert np.array_equal(np.concatenate([model.embed(text) for text in texts[:6]]), vectors[:6])
-    assert np.array_equal(model.embed(data=iter(texts)), vectors)
-    settings = EmbedSettings(), EngineSettings()
+    assert np.array_equal(np.concatenate([embed(text) for text in texts[:6]]), vectors[:6])
+    assert np.array_equal(embed(data=iter(texts)), vectors)
+    settings = EmbedSettings(normalize=unit_length), EngineSettings()
     plain = StaticEmbedder(model.network, tokenizer, *settings)
     monkeypatch.setattr(StaticEmbedder, "_native", None)
     assert np.array_equal(plain.embed(texts), vectors)

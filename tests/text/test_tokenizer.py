@@ -14,6 +14,7 @@ from bertworks.errors import DataError, LengthError, SettingsError
 from bertworks.text.encoding import longest_first, with_marks
 from bertworks.text.tokenizer import Tokenizer
 
+SAVED_MODELS = Path(__file__).parents[1] / "saved_models"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["the", "un", "##aff", "##able", "cafe", "mask", "sep", "[", "]", ".", "!", "a", "##s"]
 
@@ -440,3 +441,17 @@ def test_pairs_are_framed_as_by_hugging_face(data_dir):
             if not max_length:
                 words = [-1 if w is None else w for w in want.word_ids(row)]
                 assert encoding.word_ids.tolist() == words
+
+
+@pytest.mark.parametrize("name", ["roberta-classification", "xlm-roberta-tagging"])
+def test_offsets_in_a_list_of_words_are_those_in_each_word(name: str) -> None:
+    """Also where words begin or end with white space and invisible characters."""
+    tokenizer = Tokenizer.load(SAVED_MODELS / name)
+    words = ["\u200bab", "a", " ba\u00ad", "\u200b", "abc \u200d", "c"]
+    (segment,) = tokenizer.segments([words])
+    alone = tokenizer.segments([[word] for word in words])
+    assert np.array_equal(segment.offsets, np.concatenate([part.offsets for part in alone]))
+    pieces, places = tokenizer.tokens(segment.input_ids), segment.offsets.tolist()
+    for piece, number, (start, end) in zip(pieces, segment.word_ids, places, strict=True):
+        letters = piece.strip("Ġ▁")
+        assert words[number][start:end] == (letters if letters in ("a", "b", "c") else "")
