@@ -66,6 +66,38 @@ def test_add_tokens_reads_tables(world: World, tmp_path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ("text,label\nA fine zyzzyva.,pos\nNo quux.,neg\n", "which column holds the words; "),
+        ("term,word\nNo quux,zyzzyva\n", None),
+        ("text,token\nNo quux,zyzzyva\n", None),
+        ("word\nzyzzyva\n", None),
+        ("term\nzyzzyva\nA quux and a door and a river of words\n", "is a text of 10 words"),
+    ],
+)
+def test_words_are_read_from_the_column_of_words(
+    world: World, tmp_path, table: str, says: str | None
+) -> None:
+    file, out = tmp_path / "words.csv", tmp_path / "m"
+    file.write_text(table, encoding="utf-8")
+    command = ("add-tokens", world.pretrained, file, "--header", "--out", out)
+    if says is not None:
+        fails(*command, says=says)
+        assert not out.exists()
+        return
+    assert "1 words" in succeeds(*command).stdout
+    assert "zyzzyva" in bw.load(out, device="cpu").tokenizer.pieces
+
+
+def test_terms_of_several_words_are_counted(world: World, tmp_path) -> None:
+    words = tmp_path / "words.txt"
+    words.write_text("zyzzyva\nan open door\nriver bed\n", encoding="utf-8")
+    result = succeeds("add-tokens", world.pretrained, words, "--out", tmp_path / "m")
+    assert "3 words" in result.stdout
+    assert "2 of them of several words, which become one piece" in result.stdout
+
+
 def test_shrink_keeps_the_vectors_of_the_text(world: World, tmp_path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("The door was opened.\n\nA river.\n", encoding="utf-8")

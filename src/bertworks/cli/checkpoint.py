@@ -219,7 +219,7 @@ def distil(
     from ..convert.static_distillation import distil_static
     from ..convert.static_settings import StaticTrainingSettings
     from ..data.settings import TableOptions
-    from ..data.text_inputs import read_texts
+    from ..data.text_inputs import read_texts, read_words
 
     training_settings, settings = StaticTrainingSettings.split(settings)
     table, settings = TableOptions.split(settings)
@@ -230,8 +230,7 @@ def distil(
         for name, value in {**training_settings, **table}.items():
             raise SettingsError(f"{name}={value} does nothing without texts", fix="Give --data.")
     with output(out, [words, data], model=model, kind="whole directory", overwrite=overwrite):
-        file = None if words is None else read_texts(words).without_blank()
-        new_words = [word.strip() for _, word in file or ()]
+        new_words = [] if words is None else [*read_words(words).values()]
         texts = None if data is None else read_texts(data, column=column, **table).without_blank()
         teacher = model.load(device)
         small = distil_static(teacher, new_words, **settings)
@@ -340,26 +339,22 @@ def add_tokens(
 
     Args:
         file (FILE): Words: .txt with one per line, or a table.
-        column (NAME): Word column of a table; detected if omitted.
+        column (NAME): Word column of a table; if omitted, `word`, `token`, `term` or the only one.
     """
     from ..convert.model_editing import add_tokens as add
-    from ..data.text_inputs import read_texts
+    from ..data.text_inputs import read_words
 
     with output(out, [file], model=model, kind="whole directory", overwrite=overwrite):
-        words = {}
-        for place, word in read_texts(file, column=column, **settings).without_blank():
-            if "\t" in word.strip():
-                fix = "Read it as a table: --format tsv." if file.endswith(".txt") else None
-                raise DataError(f"{word!r} has a tab", where=place, fix=fix)
-            words[place] = word.strip()
-        if not words:
-            raise DataError("the file is empty", where=file)
+        words = read_words(file, column=column, **settings)
         result = add(model.load("cpu"), words.values(), where=[*words])
         directory = result.model.save(out, overwrite=overwrite)
+    num_terms = sum(" " in word for word in result.added_words)
+    terms = {"terms": f"{num_terms:,} of them of several words, which become one piece"}
     display.facts(
         {
             "added": f"{len(result.added_words):,} words, "
             f"{result.num_reused:,} of them in unused entries",
+            **(terms if num_terms else {}),
             "known": f"{len(result.known_words):,} words were already pieces",
             "pieces": f"{result.model.tokenizer.vocab_size:,}",
             "written to": directory,

@@ -42,6 +42,9 @@ _ROWS = (
 GPT_FRAME = Frame(("_start_",), ("_delimiter_",), ("_classify_",), 0)
 """GPT's pieces around a text, or around and between two texts; names as in the original code."""
 
+_MAX_WORDS = 8
+"""Of a term that becomes one piece, separated by spaces; more are a text by mistake."""
+
 _POSITIONS = ("encoder.embeddings.position_embeddings.weight",)
 
 _LIMITS = ("max_length", "max_seq_length")
@@ -107,7 +110,7 @@ def add_tokens(
         where: the place of each word, for errors; "word 1" and so on if omitted.
 
     Raises:
-        DataError: a word is empty, has a lone surrogate, begins with `##`, or is a piece that no
+        DataError: a word is empty, is a text of more than eight words, has a lone surrogate, begins with `##`, or is a piece that no
             text gets, such as `[SEP]`; or the tokenizer is neither WordPiece, byte-level BPE nor
             Unigram; or the new tokenizer does not find a word in texts.
     """
@@ -129,6 +132,9 @@ def add_tokens(
         parts, place_of_word = normalization.words(word, where=place), f"{place} ({word!r})"
         if not parts:
             raise DataError("nothing is left of it", where=place_of_word)
+        if (count := len(word.split())) > _MAX_WORDS:
+            what = f"is a text of {count} words, not a word"
+            raise DataError(what, where=place_of_word, fix="Give one word, or term, a line.")
         piece = parts[0] if len(parts) == 1 else normalization.piece(word)
         former = model.tokenizer.piece_ids([word])[0].tolist()
         if (len(former) == 1 and former[0] != model.tokenizer.unk_id) or piece in places_of_pieces:

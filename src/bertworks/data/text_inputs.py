@@ -13,12 +13,13 @@ from ..errors import BertworksWarning, DataError, truncate_repr
 from ..settings.keywords import TableKeywords
 from .headers import classify_first_line
 from .rows import LocatedRow, Rows, is_missing, rows_of_dataframe, text_of
-from .schema import find_text_columns, missing_column_error
+from .schema import columns_by_name, find_text_columns, missing_column_error
 from .settings import TableOptions
 from .streams import suffix_of
 from .tables import Table, check_table_options, read_rows
 
 _NOTHING = object()
+_WORD_COLUMNS = ("word", "words", "token", "tokens", "term", "terms")
 
 
 @dataclass(frozen=True)
@@ -72,15 +73,7 @@ def read_texts(
     data = rows_of_dataframe(data)
     if isinstance(data, str | os.PathLike):
         path = os.fspath(data)
-        is_guess = settings.format == "auto" and suffix_of(path) == ".txt"
-        if is_guess:
-            settings = settings.with_values(format="text")
-        if settings.format == "text":
-            _check_no_table(path, column, settings.header)
-        table = read_rows(path, columns=(column,) if column else (), **settings.model_dump())
-        if is_guess:
-            _warn_of_header(table)
-        return _in_table(table, column, path != "-")
+        return _in_table(_open_file(path, column, settings), column, path != "-")
     is_repeatable = not isinstance(data, Iterator)
     items: Iterator[Any] = iter(data)
     first = next(items, _NOTHING)
@@ -92,6 +85,42 @@ def read_texts(
     _check_no_table("the texts given", column, settings.header)
     warn_of_file(first)
     return Texts(_in_memory(whole, name), "text", is_repeatable)
+
+
+def read_words(
+    file: str, *, column: str | None = None, **options: Unpack[TableKeywords]
+) -> dict[str, str]:
+    """Read a file of words: `.txt` with one per line, or a table.
+
+    Args:
+        column: the words' column in a table; if omitted, one named `word`, `token` or `term`, or
+            the only column. Which of several others has words cannot be told: it may have texts.
+
+    Returns:
+        The words by their places, without blank ones.
+
+    Raises:
+        DataError: there is no such file or column, the column cannot be told, a word of a `.txt`
+            file has a tab, or there are no words.
+        SettingsError: an option is unknown or invalid.
+    """
+    table = _open_file(file, column, TableOptions.parse(options))
+    if column is None and len(table.columns) > 1:
+        by_name = columns_by_name(table.columns)
+        column = next((by_name[name] for name in _WORD_COLUMNS if name in by_name), None)
+        if column is None:
+            raise missing_column_error(table, "words", "Name it: column=NAME (--column NAME).")
+    words: dict[str, str] = {}
+    if not table.sample:
+        raise DataError("the file is empty", where=file)
+    for place, word in _in_table(table, column, True).without_blank():
+        if "\t" in word.strip():
+            fix = "Read it as a table: --format tsv." if file.endswith(".txt") else None
+            raise DataError(f"{word!r} has a tab", where=place, fix=fix)
+        words[place] = word.strip()
+    if not words:
+        raise DataError("the file is empty", where=file)
+    return words
 
 
 def as_texts(texts: Any) -> Any:
@@ -145,6 +174,19 @@ def texts_or_data(texts: Any, data: Any) -> Any:
             fix='For example predict("a text"), predict(data="f.tsv").',
         )
     return texts if data is None else data
+
+
+def _open_file(path: str, column: str | None, settings: TableOptions) -> Rows:
+    """Open a file as a table; of a `.txt` file, each line is a row."""
+    is_guess = settings.format == "auto" and suffix_of(path) == ".txt"
+    if is_guess:
+        settings = settings.with_values(format="text")
+    if settings.format == "text":
+        _check_no_table(path, column, settings.header)
+    table = read_rows(path, columns=(column,) if column else (), **settings.model_dump())
+    if is_guess:
+        _warn_of_header(table)
+    return table
 
 
 def _in_table(rows: Rows, column: str | None, is_repeatable: bool) -> Texts:
