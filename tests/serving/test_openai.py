@@ -105,9 +105,30 @@ def test_a_body_of_another_content_type_is_415(server: Running) -> None:
     assert error["type"] == "invalid_request_error"
 
 
-def test_fields_of_other_servers_are_passed_over(server: Running) -> None:
-    body = {"model": "encoder", "input": "a", "user": "u", "input_type": "query"}
-    assert server.post("/v1/embeddings", body).status_code == 200
+def test_fields_that_change_no_answer_are_accepted(server: Running) -> None:
+    body = {"model": "pretrained", "input": "a"}
+    more = {"user": "u", "modality": "text", "input_type": "query", "task": None}
+    expected = server.ask("/v1/embeddings", body)["data"]
+    assert server.ask("/v1/embeddings", {**body, **more})["data"] == expected
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("pooling", "cls", "pooling: no such field"),
+        ("late_chunking", False, "late_chunking: no such field"),
+        ("encoding_fromat", "base64", "The nearest valid name is 'encoding_format'"),
+        ("modality", "image", "modality: input should be 'text'"),
+        ("input_type", "query", "choose a prompt of the model by prompt_name: query, document"),
+    ],
+)
+def test_a_field_that_would_change_the_answer_is_named(
+    server: Running, field: str, value: object, message: str
+) -> None:
+    response = server.post("/v1/embeddings", {"model": "encoder", "input": "a", field: value})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == field
+    assert message in response.json()["error"]["message"]
 
 
 def test_texts_are_truncated_on_request(server: Running) -> None:

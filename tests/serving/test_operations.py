@@ -13,13 +13,17 @@ import shlex
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
+import yaml
 from fastapi.routing import APIRoute
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as parse_openmetrics,
@@ -27,6 +31,7 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families
 
 import bertworks as bw
+from bertworks.cli.verb_settings import split_settings
 from bertworks.errors import SettingsError
 from bertworks.serving import connections
 from bertworks.serving.app import DIALECTS, EXAMPLES
@@ -39,6 +44,7 @@ from bertworks.serving.settings import ServeSettings
 from tests.serving.conftest import Running
 
 TEXT = "the door was open"
+OPENAI = ("/v1/", "/embeddings")
 KEY = "a-key-of-sixteen-characters"
 
 
@@ -595,6 +601,17 @@ def test_models_are_loaded_anew(directories, start, tmp_path: Path) -> None:
         assert "labels" in server.ask("/classify", {"inputs": TEXT})[0], "it stays as it was"
 
 
+def test_a_setting_of_another_verb_is_no_models_name(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "8").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for word in ("max_length=64", "pooling=mean", "max_seq_length=512", "batch_token=512"):
+        with pytest.raises(SettingsError, match=f"unknown setting '{word}'"):
+            split_settings("serve", ["m", word], {}, takes_texts=True)
+    words = ["max_length=8", "max_length=./64", "pooling=owner/model", "tiny=mini"]
+    words, settings = split_settings("serve", [*words, "lazy=true"], {}, takes_texts=True)
+    assert (words, settings) == (words, ["lazy=true"])
+
+
 def test_models_have_names(tmp_path: Path) -> None:
     (tmp_path / "runs" / "a=b").mkdir(parents=True)
     folder = tmp_path / "runs"
@@ -652,6 +669,53 @@ def test_each_route_has_an_example_that_runs(server: Running) -> None:
         assert answer.status_code == 200, (path, answer.text)
         ran.add(path)
     assert ran == EXAMPLES.keys() - {"/embed_sparse"}, "no model here makes sparse vectors"
+
+
+def test_each_route_refuses_a_field_that_it_does_not_know(server: Running) -> None:
+    """But one that is null is as if it was omitted."""
+    for path, (_, example) in EXAMPLES.items():
+        for value, is_refused in ((7, True), ([], True), (None, False)):
+            answer = server.post(path, {**example, "some_pooling": value})
+            assert ("some_pooling: no such field" in answer.text) == is_refused, (path, value)
+            if is_refused:
+                assert answer.status_code == (400 if path.startswith(OPENAI) else 422), path
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "infinity.openapi.json",
+        "text-embeddings-inference.openapi.json",
+        "bert-as-service.openapi.yaml",
+    ],
+)
+def test_the_published_fields_of_each_route_are_known(data_dir: Path, name: str) -> None:
+    published = yaml.safe_load((data_dir / "http" / name).read_text("utf-8"))
+    routes = {
+        route.path: route.endpoint.__annotations__["body"]
+        for dialect in DIALECTS
+        for route in dialect.routes
+        if isinstance(route, APIRoute) and route.path in EXAMPLES
+    }
+    num_fields = 0
+    for path, verbs in published["paths"].items():
+        kind = routes.get(path)
+        if kind is None or "post" not in verbs or (name[0] == "i" and path == "/classify"):
+            continue  # infinity's /classify is documented as not supported
+        schema = verbs["post"]["requestBody"]["content"]["application/json"]["schema"]
+        fields = set(_properties(published, schema))
+        assert fields <= kind.model_fields.keys() | kind.ignored_fields, path
+        num_fields += len(fields)
+    assert num_fields >= 3
+
+
+def _properties(description: Any, schema: Any) -> Iterator[str]:
+    """The fields of an object of a published description, in all of its forms."""
+    if "$ref" in schema:
+        schema = reduce(getitem, schema["$ref"].removeprefix("#/").split("/"), description)
+    yield from schema.get("properties", ())
+    for form in (one for key in ("anyOf", "oneOf", "allOf") for one in schema.get(key, ())):
+        yield from _properties(description, form)
 
 
 def test_routes_follow_from_the_task(directories, start) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from huggingface_hub import InferenceClient
 
+import bertworks as bw
 from tests.serving.conftest import LIMIT, Running
 
 TEXT = "the door was open"
@@ -293,6 +294,32 @@ def test_info_has_all_that_their_description_requires(server: Running) -> None:
             "label2id": {"no": 0, "so": 1, "yes": 2},
         }
     }
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8", "auto"])
+def test_info_has_the_precision_that_is_computed(directories, start, precision: str) -> None:
+    names = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
+    with start({"m": directories["encoder"]}, precision=precision) as server:
+        dtype = server.http.get("/info").json()["model_dtype"]
+    if precision == "auto":
+        precision = bw.load(directories["encoder"], device="cpu").embedder().auto_precision
+    assert dtype == names[precision]
+
+
+def test_an_unknown_field_is_an_error_and_an_empty_one_of_a_client_is_not(server: Running) -> None:
+    body = {"inputs": "the door", "model": "encoder"}
+    answer = server.post("/embed", {**body, "pooling": "cls"})
+    assert (answer.status_code, answer.json()["error"].split(". ")[0]) == (
+        422,
+        "pooling: no such field",
+    )
+    inputs = {"source_sentence": "a", "sentences": ["b"], "sentence": ["c"]}
+    answer = server.post("/similarity", {"inputs": inputs, "model": "encoder"})
+    assert answer.json()["error"].startswith("inputs.sentence: no such field")
+    body["model"] = "classifier"
+    assert server.ask("/predict", {**body, "parameters": {}}) == server.ask("/predict", body)
+    answer = server.post("/predict", {**body, "parameters": {"top_k": 1}})
+    assert answer.json()["error"].startswith("parameters: ")
 
 
 def test_the_root_is_health_and_predicts_by_the_models_type(server: Running) -> None:

@@ -6,7 +6,7 @@ import difflib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, get_args, is_typeddict
 
 from ..errors import SettingsError, did_you_mean, suggest_setting, truncate_repr
 from ..settings.verbs import TEXT_VERBS
@@ -141,7 +141,8 @@ def _is_setting(verb: str, word: str, options: Mapping[str, bool]) -> bool:
     """Whether a word is a setting, where it may also be a text or a name.
 
     Where it may be a text, each word of the form `key=value` must be a setting. Where it may be a
-    name, such as NAME=MODEL, a key is an error only if it is close to a setting's.
+    name, such as NAME=MODEL, a key is an error only if it is close to a setting's, or if it is a
+    setting of another verb, or the value a number, and there is no such path.
 
     Raises:
         SettingsError: the word is probably a misspelt setting.
@@ -150,16 +151,33 @@ def _is_setting(verb: str, word: str, options: Mapping[str, bool]) -> bool:
         return False
     from ..analysis.settings_help import settings_class
 
-    key = word.partition("=")[0]
+    key, _, value = word.partition("=")
     schema = settings_class(verb)
     if schema.field(key) is not None:
         return True
     names = list(schema.model_fields)
     is_text = verb in TEXT_VERBS
-    if is_text or difflib.get_close_matches(key, names, n=1, cutoff=0.8):
+    is_close = bool(difflib.get_close_matches(key, names, n=1, cutoff=0.8))
+    if is_text or is_close or _is_foreign_setting(key, value):
         what = "a text" if is_text else "a name"
         option = f"--{key.replace('_', '-')}"
         hint = f"It is an option: {option}" if option in options else suggest_setting(key, names)
         fix = f"{hint}. To pass it as {what}, put -- before it."
         raise SettingsError(f"unknown setting {truncate_repr(word)}", fix=fix)
     return False
+
+
+def _is_foreign_setting(key: str, value: str) -> bool:
+    """Whether a word is a setting of another verb, or has a number: nothing that has a name."""
+    from ..settings import keywords
+    from ..settings.yaml_values import parse_value
+
+    if "/" in value or os.path.exists(value):
+        return False
+    names = {
+        name
+        for kind in vars(keywords).values()
+        if is_typeddict(kind)
+        for name in kind.__annotations__
+    }
+    return key in names or not isinstance(parse_value(value, None), str)

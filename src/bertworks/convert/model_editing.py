@@ -110,9 +110,10 @@ def add_tokens(
         where: the place of each word, for errors; "word 1" and so on if omitted.
 
     Raises:
-        DataError: a word is empty, is a text of more than eight words, has a lone surrogate, begins with `##`, or is a piece that no
-            text gets, such as `[SEP]`; or the tokenizer is neither WordPiece, byte-level BPE nor
-            Unigram; or the new tokenizer does not find a word in texts.
+        DataError: a word is empty, is a text of more than eight words, has a lone surrogate, begins
+            with `##`, or is a piece that no text gets, such as `[SEP]`; or the tokenizer is neither
+            WordPiece, byte-level BPE nor Unigram; or the new tokenizer does not find a word in
+            texts.
     """
     definition, words = model.tokenizer.definition, list(words)
     if isinstance(definition, TreeDefinition):

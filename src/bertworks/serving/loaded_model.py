@@ -19,8 +19,10 @@ from ..errors import (
     WrongModelError,
     has_pytorch,
 )
+from ..inference.engine import resolve_precision
 from ..inference.native_model import NativeModel
 from ..inference.settings import EngineSettings
+from ..settings.literals import InferencePrecision
 from ..settings.pooling import SPARSE_POOLINGS
 from ..tasks.answering.task import AnsweringTask
 from ..tasks.classification import TextClassifierTask
@@ -208,6 +210,11 @@ class LoadedModel:
         """Return the settings of the engine, with another precision if one is given."""
         override = {} if precision is None else {"precision": precision}
         return EngineSettings.parse({**self._settings, **override})
+
+    @property
+    def precision(self) -> InferencePrecision:
+        """The encoder's precision; "auto" is what it means on the device."""
+        return resolve_precision(self.make_engine_settings().precision, self.model.network)
 
     def get_embed_runner(
         self,

@@ -37,17 +37,35 @@ _NOT_OF_TYPES = ("title", "description", "default")
 
 
 class Fields(BaseModel):
-    """Fields of a request; one that is null has its default, as if it was omitted."""
+    """Fields of a request; one that is null has its default, as if it was omitted.
 
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+    An unknown field is an error: the server would compute another answer than the client asks for.
+
+    Attributes:
+        ignored_fields: fields of the format that change no answer.
+    """
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
+
+    ignored_fields: ClassVar[frozenset[str]] = frozenset()
 
     @model_validator(mode="before")
     @classmethod
     def _null_is_omitted(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        optional = {name for name, field in cls.model_fields.items() if not field.is_required()}
-        return {k: value for k, value in values.items() if value is not None or k not in optional}
+        required = {name for name, field in cls.model_fields.items() if field.is_required()}
+        known_values = {}
+        for name, value in values.items():
+            if (value is None and name not in required) or name in cls.ignored_fields:
+                continue
+            if name not in cls.model_fields:
+                fix = did_you_mean(name, cls.model_fields)
+                raise PydanticCustomError(
+                    "unknown_field", "no such field. {fix}", {"fix": fix, "field": name}
+                )
+            known_values[name] = value
+        return known_values
 
     @classmethod
     def __get_pydantic_json_schema__(
@@ -65,27 +83,8 @@ class Fields(BaseModel):
         return schema
 
 
-class StrictFields(Fields):
-    """Fields of which an unknown one is an error."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fields_are_known(cls, values: Any) -> Any:
-        for name in values if isinstance(values, dict) else ():
-            if name not in cls.model_fields:
-                fix = did_you_mean(name, cls.model_fields)
-                raise PydanticCustomError(
-                    "unknown_field", "no such field. {fix}", {"fix": fix, "field": name}
-                )
-        return values
-
-
 class Request(Fields):
     """A request: it decodes itself to a verb, and encodes the results as the answer.
-
-    Its fields are those of another server's format: unknown ones are ignored.
 
     Attributes:
         verb: its kind in the metrics: "embed", "predict" or none.
@@ -108,10 +107,6 @@ class Request(Fields):
     async def encode(self, results: Any, job: Job) -> Any:  # noqa: ARG002
         """Return the answer: a value that may contain arrays."""
         return results
-
-
-class StrictRequest(Request, StrictFields):
-    """A request in a format of this server only: an unknown field is an error."""
 
 
 class Usage(BaseModel):

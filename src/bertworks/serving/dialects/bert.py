@@ -12,7 +12,7 @@ from ..job import Job, check_row, join_texts, locate_texts
 from ..pretraining_verbs import fill_mask, generate, next_sentence
 from ..request_error import invalid_field_error
 from ..task_verbs import answer, predict, score
-from .base import Dialect, Ids, StrictFields, StrictRequest, TopK, Truncate
+from .base import Dialect, Fields, Ids, Request, TopK, Truncate
 
 _ROWS = list[dict[str, Any]]
 
@@ -49,7 +49,7 @@ dialect = Dialect("BERT", errors="tei")
     answer=list[FilledMasks],
     example={"inputs": "The door was {mask}.", "top_k": 3},
 )
-class FillMaskRequest(StrictRequest):
+class FillMaskRequest(Request):
     """The most likely pieces for each mask of texts, and the probabilities of any candidates."""
 
     capability: ClassVar = "fill-mask"
@@ -74,7 +74,7 @@ class FillMaskRequest(StrictRequest):
     answer=list[NextSentence],
     example={"inputs": [["She opened the door.", "It was cold outside."]]},
 )
-class NextSentenceRequest(StrictRequest):
+class NextSentenceRequest(Request):
     """The probability that the second text of each pair follows the first."""
 
     capability: ClassVar = "next-sentence"
@@ -95,7 +95,7 @@ class NextSentenceRequest(StrictRequest):
 
 
 @dialect.request("/classify", answer=_ROWS, example={"inputs": ["A fine film.", "A dull one."]})
-class ClassifyRequest(StrictRequest):
+class ClassifyRequest(Request):
     """The label and probabilities, or the regression value, of each text or pair of texts."""
 
     verb: ClassVar = "predict"
@@ -127,7 +127,7 @@ class ClassifyRequest(StrictRequest):
 
 
 @dialect.request("/tag", answer=_ROWS, example={"inputs": ["Ada Lovelace was born in London."]})
-class TagRequest(StrictRequest):
+class TagRequest(Request):
     """The tags of the words of texts, and the entities that they mark."""
 
     verb: ClassVar = "predict"
@@ -139,7 +139,7 @@ class TagRequest(StrictRequest):
         return predict(job, job.read_texts("inputs", self.inputs))
 
 
-class Question(StrictFields):
+class Question(Fields):
     question: str
     context: str
 
@@ -154,7 +154,7 @@ class Question(StrictFields):
         }
     },
 )
-class AnswerRequest(StrictRequest):
+class AnswerRequest(Request):
     """The spans of passages that answer questions."""
 
     verb: ClassVar = "predict"
@@ -188,7 +188,7 @@ class AnswerRequest(StrictRequest):
     answer=list[GeneratedText],
     example={"inputs": "once upon a time", "max_new_tokens": 8},
 )
-class GenerateRequest(StrictRequest):
+class GenerateRequest(Request):
     """Continuations of prompts by a causal model."""
 
     capability: ClassVar = "generate"
@@ -216,7 +216,7 @@ class GenerateRequest(StrictRequest):
 
 
 @dialect.request("/predict-rows", answer=_ROWS, example={"rows": [{"text": "A fine film."}]})
-class RowsRequest(StrictRequest):
+class RowsRequest(Request):
     """Predictions for rows of any task, including tasks that users define."""
 
     verb: ClassVar = "predict"

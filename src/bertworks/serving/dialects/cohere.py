@@ -104,6 +104,8 @@ class V1RerankRequest(CohereRequest):
 class V2RerankRequest(CohereRequest):
     """A request for reranking in the format of Cohere's second version."""
 
+    ignored_fields: ClassVar = frozenset({"priority", "return_documents"})
+
     max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = Field(
         None, description="Truncate documents that are longer; else they are an error."
     )

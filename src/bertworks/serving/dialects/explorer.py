@@ -27,7 +27,7 @@ from ..models import Models
 from ..pages import accepts_html, make_file_response
 from ..request_error import RequestError
 from ..security import PAGE_FILES
-from .base import Dialect, StrictRequest
+from .base import Dialect, Request
 
 Number = Annotated[int, Field(ge=0, le=100_000)]
 Numbers = Annotated[list[Number], Field(max_length=128)]
@@ -71,7 +71,7 @@ class TargetChoice(BaseModel):
     position: Number | None = None
 
 
-class ViewRequest(StrictRequest):
+class ViewRequest(Request):
     """A request for a view of a model, and perhaps of texts.
 
     Attributes:

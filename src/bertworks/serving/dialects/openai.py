@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 
 from ..job import Job, get_service, reply
 from ..metrics import get_context
+from ..request_error import invalid_field_error
 from ..service import Service
 from ..vector_verbs import embed
 from .base import Dialect, Ids, Prompt, Request, Truncate, Usage, encode_vectors
@@ -56,15 +57,24 @@ class EmbeddingsRequest(Request):
     """A request for embeddings in OpenAI's format."""
 
     verb: ClassVar = "embed"
+    ignored_fields: ClassVar = frozenset({"user"})
 
     input: str | list[str] | Ids | list[Ids] = Field(description="A text, or several.")
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
-    user: str | None = None
+    modality: Literal["text"] = Field("text", description="Of infinity's format.")
     truncate: bool | None = Truncate
     prompt_name: str | None = Prompt
+    input_type: str | None = Field(
+        None, description="Of other servers; refused if the model has prompts, which it may mean."
+    )
 
     def decode(self, job: Job) -> Awaitable[Any]:
+        prompts = ", ".join(job.loaded_model.prompts.texts)
+        if self.input_type is not None and prompts:
+            raise invalid_field_error(
+                "input_type", f"choose a prompt of the model by prompt_name: {prompts}"
+            )
         job.context.truncation.max_tokens = MAX_TOKENS
         return embed(
             job,

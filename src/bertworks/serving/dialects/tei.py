@@ -38,6 +38,10 @@ from .base import (
 )
 
 _TEXT = "What is deep learning?"
+_DTYPES = {"fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"} | {
+    "int8": "int8"
+}
+"""The names in `/info` of the precisions of the encoder."""
 
 
 class SparseValue(BaseModel):
@@ -193,6 +197,9 @@ class PredictRequest(PairsRequest):
 
     inputs: str | list[str] | list[list[str]] = Field(
         description="A text, a pair of texts, or a list of lists of one or two texts."
+    )
+    parameters: dict[str, Any] = Field(
+        {}, max_length=0, description="Empty: huggingface_hub's client sends it so."
     )
 
     def decode(self, job: Job) -> Awaitable[Any]:
@@ -413,7 +420,7 @@ def describe_server(service: Service, loaded_model: LoadedModel) -> dict[str, An
         "model_id": loaded_model.source,
         "model_sha": loaded_model.digest,
         "load_time": int(loaded_model.load_time),
-        "model_dtype": "float32",
+        "model_dtype": _DTYPES[loaded_model.precision],
         "served_model_name": loaded_model.name,
         "model_type": describe_model_type(loaded_model),
         "max_concurrent_requests": limits.max_concurrent_requests,
