@@ -10,10 +10,13 @@ import pytest
 import bertworks as bw
 from bertworks.errors import SettingsError
 from bertworks.lab.demo.cycle import run_demo
+from bertworks.lab.tagging_probe import TaggingProbeSettings
 from bertworks.nn.config import EncoderConfig
 from bertworks.settings.base import Settings
 from bertworks.tasks import find_labelled_task
+from bertworks.tasks.pretraining.settings import SkipGramSettings
 from bertworks.text.tokenizer import Tokenizer
+from bertworks.training.recipe import read_recipe
 from bertworks.training.settings import OptimizerSettings, settings_of
 
 from .letters import GEOMETRY, WORD_PIECES
@@ -27,10 +30,10 @@ HUGE = 10**18
 MAY_BE_HUGE = {
     *("bucket_batches", "checkpoint_every", "early_stopping", "eval_every", "keep_checkpoints"),
     *("log_every", "max_grad_norm", "micro_batch_size", "micro_batch_tokens", "chunk_tokens"),
-    *("max_line_bytes", "max_answer_tokens", "max_question_tokens", "n_best", "epochs"),
+    *("max_line_bytes", "max_answer_tokens", "max_question_tokens", "n_best"),
     *("dev_seed", "seed", "local_attention", "global_attention_every"),
     *("freeze_layers", "reinitialize_layers", "unfreeze_epochs", "unfreeze_every"),
-    *("max_seq_length", "stride", "warmup"),
+    *("max_seq_length", "stride", "subsample", "warmup"),
 }
 
 
@@ -45,13 +48,22 @@ def _numbers(kind: type[Settings]) -> dict[str, type]:
 
 
 @pytest.mark.parametrize(
-    "kind", [EncoderConfig, *(settings_of(find_labelled_task(t)) for t in TASKS)]
+    "kind",
+    [
+        *(EncoderConfig, TaggingProbeSettings, SkipGramSettings),
+        *(settings_of(find_labelled_task(task)) for task in TASKS),
+    ],
 )
 def test_huge_number_is_refused_where_it_has_no_meaning(kind: type[Settings]) -> None:
     for name, number in _numbers(kind).items():
         if name not in MAY_BE_HUGE:
             with pytest.raises(SettingsError, match=name):
                 kind.parse({name: number(HUGE)})
+
+
+def test_pretraining_has_a_most_of_steps() -> None:
+    with pytest.raises(SettingsError, match="steps=1000000000000000000"):
+        read_recipe("tiny", ["data=x", f"steps={HUGE}"])
 
 
 @pytest.mark.parametrize("task", ["answering", "classification"])

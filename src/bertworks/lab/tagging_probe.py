@@ -49,7 +49,7 @@ from ..training.fit import fit
 from ..training.labelled_data import RowSource
 from ..training.plan import Phase
 from ..training.random_state import seed_everything
-from ..training.settings import FitSettings, TrainingSettings
+from ..training.settings import MAX_EPOCHS, FitSettings, TrainingSettings
 from ..utils.atomic_writes import atomic_write
 from ..utils.progress import Progress
 
@@ -65,7 +65,7 @@ class LayerChoice(NamedTuple):
 class LstmSettings(Settings):
     """The network of a probe. The paper says "a two-layer 768-dimensional BiLSTM"."""
 
-    lstm_hidden_size: int = Field(768, ge=1, description="hidden size of each direction")
+    lstm_hidden_size: int = Field(768, ge=1, le=2**16, description="hidden size of each direction")
     lstm_layers: int = Field(2, ge=1, le=100, description="number of stacked LSTM layers")
     dropout: float = Field(
         0.1, ge=0, lt=1, description="dropout before each layer and the output layer"
@@ -259,7 +259,7 @@ def _row_of(batch: Batch, row: int) -> str:
 class TaggingProbeSettings(LstmSettings):
     """Training of the probe; the paper gives no settings, these are usual for an LSTM."""
 
-    epochs: float = Field(10.0, gt=0, description="passes over the training rows")
+    epochs: float = Field(10.0, gt=0, le=MAX_EPOCHS, description="passes over the training rows")
     batch_size: int = with_default(TrainingSettings, "batch_size", 32)
     learning_rate: float = Field(
         1e-3, gt=0, le=10, description="learning rate of Adam; decays linearly to 0"

@@ -32,7 +32,7 @@ from ..tasks.pretraining.settings import (
     ReplacedTokensSettings,
     SkipGramSettings,
 )
-from .settings import MOST_EXAMPLES, MOST_TOKENS, FitSettings
+from .settings import MAX_STEPS, MOST_EXAMPLES, MOST_TOKENS, FitSettings
 
 _WITHOUT_PAIRS = {
     "causal": "the [CLS] of a causal encoder sees only itself, and cannot predict next sentences",
@@ -232,7 +232,9 @@ class PretrainSettings(FitSettings):
         "lab run cheating)",
     )
     steps: int = Field(
-        ge=1, description="total updates; a run can be resumed with more if no past step changes"
+        ge=1,
+        le=MAX_STEPS,
+        description="total updates; a run can be resumed with more if no past step changes",
     )
     phases: tuple[PhaseSettings, ...] = (PhaseSettings(),)
     instances: InstanceSettings = InstanceSettings()

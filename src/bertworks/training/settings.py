@@ -25,6 +25,8 @@ Schedule = Literal[
 # A step's examples are all held in memory.
 MOST_EXAMPLES = 2**20
 MOST_TOKENS = 2**30
+MAX_STEPS = 10**9
+MAX_EPOCHS = 10**6
 
 SMALL = 256
 """The largest hidden_size that needs a higher learning rate in fine-tuning than the paper's."""
@@ -337,7 +339,7 @@ class FinetuneSettings(TrainingSettings, AdapterSettings):
         *("early_stopping", "teacher"),
     )
 
-    epochs: float = Field(3.0, gt=0, description="passes over the training rows")
+    epochs: float = Field(3.0, gt=0, le=MAX_EPOCHS, description="passes over the training rows")
     batch_size: int = with_default(TrainingSettings, "batch_size", 32)
     learning_rate: float = with_default(
         TrainingSettings,

@@ -38,9 +38,12 @@ class SkipGramSettings(Settings):
     """How static vectors are trained to predict neighbours; the defaults are word2vec's."""
 
     window: int = Field(
-        5, ge=1, description="maximum distance between two tokens of a pair; drawn for each token"
+        5,
+        ge=1,
+        le=1000,
+        description="maximum distance between two tokens of a pair; drawn for each token",
     )
-    negatives: int = Field(5, ge=1, description="number of pieces drawn for each pair")
+    negatives: int = Field(5, ge=1, le=1000, description="number of pieces drawn for each pair")
     subsample: float = Field(
         1e-3, gt=0, description="pieces with a larger share of the corpus are dropped at random"
     )
