@@ -16,8 +16,8 @@ if TYPE_CHECKING:  # for editors and type checkers
     from .analysis.estimate import estimate as estimate
     from .analysis.inspection import inspect as inspect
     from .analysis.probing import probe as probe
+    from .analysis.retrieval.index import Index as Index
     from .analysis.scoring import score as score
-    from .analysis.search import Index as Index
     from .analysis.settings_help import describe_settings as describe_settings
     from .checkpoints.heads import Head as Head
     from .data.documents import read_documents as read_documents
@@ -91,7 +91,7 @@ _HOMES = {
     "SettingsError": "errors",
     "Model": "model",
     "load": "loading",
-    "Index": "analysis.search",
+    "Index": "analysis.retrieval.index",
     "Client": "serving.client",
     "AsyncClient": "serving.client",
     "inspect": "analysis.inspection",

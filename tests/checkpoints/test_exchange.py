@@ -11,7 +11,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import bertworks as bw
-from bertworks.analysis.search import Index
+from bertworks.analysis.retrieval.index import Index
 from bertworks.checkpoints.sentence_settings import SentenceSettings
 from bertworks.convert.export import PaddedNetwork
 from bertworks.errors import BertworksError, CheckpointError, DataError, SettingsError

@@ -16,7 +16,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling, StaticEm
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
 
 import bertworks as bw
-from bertworks.analysis.search import Index
+from bertworks.analysis.retrieval.index import Index
 from bertworks.convert.model_editing import shrink
 from bertworks.errors import CheckpointError
 from bertworks.utils.json_files import write_json

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy.special import expit
 
 import bertworks as bw
-from bertworks.analysis.search import Index
+from bertworks.analysis.retrieval.index import Index
 from bertworks.checkpoints.sentence_settings import SentenceSettings
 from bertworks.errors import BertworksError, CheckpointError
 from bertworks.tasks.texts import sigmoid

@@ -17,7 +17,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 import bertworks as bw
-from bertworks.analysis.search import Index
+from bertworks.analysis.retrieval.index import Index
 from bertworks.cli import app
 from bertworks.errors import BertworksWarning, CheckpointError
 from bertworks.serving.models import Models

@@ -46,9 +46,9 @@ def test_search_of_many_texts_names_the_faster_way(
 ) -> None:
     words = ("search", world.pretrained, texts, "a river", *CPU)
     assert "--approximate" not in bertworks(*words).stderr
-    monkeypatch.setattr("bertworks.analysis.search.MANY", 5)  # as many as there are
+    monkeypatch.setattr("bertworks.analysis.retrieval.index.MANY", 5)  # as many as there are
     assert "--approximate" not in bertworks(*words).stderr
-    monkeypatch.setattr("bertworks.analysis.search.MANY", 4)
+    monkeypatch.setattr("bertworks.analysis.retrieval.index.MANY", 4)
     assert "5 texts: --approximate is faster" in bertworks(*words).stderr
 
 
@@ -98,3 +98,48 @@ def test_retrieval_is_trained_measured_and_searched(
     assert printed == pytest.approx(float(one @ two), abs=1e-6)
     fails("predict", tmp_path / "run", "the door", *CPU, says="there is one")
     succeeds("search", tmp_path / "run", texts, "a door", *CPU)
+
+
+@pytest.fixture
+def beir_folder(tmp_path: Path, texts: Path) -> Path:
+    folder = tmp_path / "judged"
+    (folder / "qrels").mkdir(parents=True)
+    lines = [line for line in texts.read_text().splitlines() if line]
+    rows = [json.dumps({"_id": f"d{at}", "text": line}) for at, line in enumerate(lines)]
+    (folder / "corpus.jsonl").write_text("\n".join(rows))
+    (folder / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "river open"}))
+    (folder / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td2\t1\n")
+    return folder
+
+
+def test_retrieval_is_evaluated_on_a_folder(
+    world: World, beir_folder: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "last.run"
+    words = ("evaluate", "bm25", "--data", beir_folder, "--with", world.pretrained, "--run", run)
+    result = succeeds(*words, "metrics=mrr,recall@5", "--device", "cpu")
+    heading, _, *rows = result.stdout.splitlines()
+    assert heading.split() == ["ranked", "by", "mrr", "recall@5"]
+    assert rows[0].split() == ["bm25", "1.0000", "1.0000"]
+    assert rows[2].split()[0] == "hybrid"
+    metrics = succeeds(
+        *("score", "retrieval", "--data", beir_folder / "qrels/test.tsv", "--predictions", run),
+        *("--json", "metrics=mrr"),
+    )
+    assert f"{json.loads(metrics.stdout)['mrr']:.4f}" == rows[2].split()[1]
+    asked = succeeds("evaluate", "bm25", "--data", beir_folder, "--json", "metrics=mrr")
+    assert json.loads(asked.stdout) == {"stage": "bm25", "rows": 1, "mrr": 1.0, "notes": []}
+    fails("evaluate", "bm25", "--data", beir_folder, "--with", "bm25", says="bm25 is given twice")
+    wrong = ("evaluate", world.pretrained, "--data", world.dev, "--rerank", "x")
+    fails(*wrong, says="--rerank is for a folder", status=2)
+
+
+def test_search_ranks_by_words_and_by_several_models(
+    world: World, texts: Path, tmp_path: Path
+) -> None:
+    result = succeeds("search", "bm25", texts, "open river", "--top-k", 1)
+    assert result.stdout.splitlines()[2].split(maxsplit=2)[1:] == ["3", "the river was open"]
+    words = ("search", world.pretrained, texts, "open river", "--with", "bm25", "--json", *CPU)
+    (answer,) = map(json.loads, succeeds(*words).stdout.splitlines())
+    assert answer["hits"][0]["score"] <= 2 / 61
+    fails("search", "bm25", texts, "a", "--index", tmp_path / "kept", says="vectors of one model")

@@ -120,7 +120,7 @@ def recipe(folder: Path) -> None:
 
 
 def index(folder: Path) -> None:
-    from bertworks.analysis.search import Index
+    from bertworks.analysis.retrieval.index import Index
     from bertworks.loading import load
 
     where = json.loads((folder / "where.json").read_text())

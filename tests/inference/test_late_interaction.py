@@ -21,7 +21,7 @@ from tests.serving.conftest import running
 from transformers import AutoModel
 
 import bertworks as bw
-from bertworks.analysis.search import Index
+from bertworks.analysis.retrieval.index import Index
 from bertworks.errors import BertworksError, CheckpointError, DataError
 from bertworks.inference.merging import merge
 from bertworks.inference.token_vectors import TokenVectors

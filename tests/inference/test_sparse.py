@@ -16,7 +16,7 @@ from tests.checkpoints.oracles import geometry, theirs_of
 from tests.serving.conftest import running
 
 import bertworks as bw
-from bertworks.analysis.search import Index
+from bertworks.analysis.retrieval.index import Index
 from bertworks.errors import CheckpointError, DataError, SettingsError
 from bertworks.inference import sparse
 from bertworks.inference.merging import merge

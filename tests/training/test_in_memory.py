@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from bertworks.analysis.search import Index
+from bertworks.analysis.retrieval.index import Index
 from bertworks.model import Model
 from bertworks.text.tokenizer import Tokenizer
 from tests.training.letters import CONFIG, DEV, PIECES, TRAIN, run

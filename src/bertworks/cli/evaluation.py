@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..errors import SettingsError
 from ..settings import literals
+from ..utils.progress import Progress
 from .application import verb
 from .devices import DeviceOption, ModelWorkers
 from .display import Display, JsonDisplay
-from .models import ModelOption, TaskModel
+from .models import BM25, ModelOption, ModelSource, TaskModel
+from .option_groups import OptionGroup
 from .options import (
     Overwrite,
     Page,
@@ -25,12 +30,58 @@ if TYPE_CHECKING:
     from ..tasks.evaluation import Evaluation
 
 
+_RETRIEVAL_SETTINGS = ("metrics", "qrels", "depth")
+
+
+@dataclass(frozen=True)
+class _Ranking:
+    """The options of an evaluation of retrieval."""
+
+    others: tuple[str, ...]
+    rerank: str | None
+    run: Path | None
+
+    def check_not_given(self, ctx: typer.Context, settings: Mapping[str, Any]) -> None:
+        """Fail if an option or a setting is given: the data is no folder for retrieval."""
+        names = {"--with": self.others, "--rerank": self.rerank, "--run": self.run}
+        useless = [name for name, value in names.items() if value]
+        useless += [f"{name}=" for name in _RETRIEVAL_SETTINGS if name in settings]
+        if useless:
+            ctx.fail(f"{useless[0]} is for a folder with corpus.jsonl, queries.jsonl and qrels.")
+
+
+def _ranking(
+    *,
+    others: Annotated[list[str] | None, typer.Option("--with")] = None,
+    rerank: str | None = None,
+    run: Path | None = None,
+) -> _Ranking:
+    """The options of an evaluation of retrieval.
+
+    Args:
+        others (MODEL): Another model, or bm25, whose ranking is evaluated and fused with the
+            others'; may be repeated.
+        rerank (MODEL): Cross-encoder, or model of late interaction, that reranks the last stage.
+        run (FILE): Write the last stage's ranking in TREC's format.
+    """
+    return _Ranking(tuple(others or ()), rerank, run)
+
+
+RankingOptions = Annotated[_Ranking, OptionGroup(_ranking)]
+
+
+def is_beir_folder(path: str) -> bool:
+    """Whether a path is a folder for retrieval; NumPy is not imported for others."""
+    return (Path(path) / "corpus.jsonl").is_file()
+
+
 @verb(
     "evaluate",
     "bertworks evaluate runs/tickets --data dev.tsv",
     "bertworks evaluate runs/tickets --data dev.tsv --report errors.html",
     "bertworks evaluate runs/tickets --data may.tsv --data june.tsv --workers 2",
     "bertworks evaluate runs/tiny --data prepared max_seq_length=512",
+    "bertworks evaluate mini-sentences --data scifact --with bm25 --rerank runs/relevance",
 )
 def evaluate(
     ctx: typer.Context,
@@ -38,6 +89,7 @@ def evaluate(
     *,
     data: list[str],
     report: Page = None,
+    ranking: RankingOptions,
     overwrite: Overwrite = False,
     workers: ModelWorkers,
     device: DeviceOption = "auto",
@@ -51,10 +103,20 @@ def evaluate(
     values used in training (held_out.documents, held_out.seed or seed). 15 % of the tokens are
     predicted: 80 % of these are masked, 10 % replaced, 10 % unchanged.
 
+    Retrieval is evaluated on a folder in BEIR's layout: corpus.jsonl, queries.jsonl and
+    qrels/NAME.tsv. MODEL may be bm25 there.
+
     Args:
-        data (FILE): Labelled rows; or the output of `prepare`, for a pre-trained model. May be
-            repeated: each file is evaluated.
+        data (FILE): Labelled rows; or the output of `prepare`, for a pre-trained model; or a folder
+            for retrieval. May be repeated: each file is evaluated.
     """
+    if any(map(is_beir_folder, data)):
+        if len(data) > 1 or report is not None or workers:
+            ctx.fail("retrieval is evaluated on one folder, without --report and --workers")
+        with output(ranking.run, data, model=None, folders=True, overwrite=overwrite, repeats=True):
+            _evaluate_ranking(model, data[0], ranking, device, settings, display)
+        return
+    ranking.check_not_given(ctx, settings)
     if len(data) > 1 and report is not None:
         ctx.fail("--report needs a single --data FILE.")
     with output(report, data, model=model, overwrite=overwrite, repeats=True):
@@ -83,6 +145,7 @@ def evaluate(
     "bertworks score answering --data dev-v2.0.json --predictions answers.json",
     "bertworks score tagging --data predicted.conll --report errors.html",
     "bertworks score classification --data predicted.tsv",
+    "bertworks score retrieval --data qrels/test.tsv --predictions system.run metrics=ndcg@10",
 )
 def score(
     task: literals.ScoredTask,
@@ -101,13 +164,14 @@ def score(
     """Score the predictions of any system.
 
     The metrics are those of evaluate. answering: SQuAD JSON, version 1.1 or 2.0, and a JSON file
-    of answers by id, as for the official scorers. tagging: CoNLL columns, the last two with gold
+    of answers by id, as for the official scorers. retrieval: judgements in TREC's or BEIR's format
+    and a run in TREC's, measured as by trec_eval. tagging: CoNLL columns, the last two with gold
     and predicted tags. classification and regression: a table with both columns.
 
     Args:
-        task (TASK): answering, tagging, classification or regression.
+        task (TASK): answering, tagging, classification, regression or retrieval.
         data (FILE): Labelled rows; - reads TSV from standard input.
-        predictions (FILE): For answering: JSON with an answer for each id.
+        predictions (FILE): For answering: JSON with an answer for each id. For retrieval: a run.
         no_answer_probs (FILE): For answering: JSON with the no-answer probability for each id.
         label_column (NAME): Column of gold labels; detected if omitted.
         prediction_column (NAME): Column of predicted labels; detected if omitted.
@@ -129,6 +193,45 @@ def score(
             **settings,
         )
         _show_evaluation(display, evaluation, str(predictions or data), data, report)
+
+
+def _evaluate_ranking(
+    model: ModelSource,
+    folder: str,
+    ranking: _Ranking,
+    device: Any,
+    settings: Mapping[str, Any],
+    display: Display,
+) -> None:
+    """Evaluate retrieval on a folder, and print a table of its stages."""
+    from ..analysis.retrieval.evaluation import evaluate_retrieval
+    from ..analysis.retrieval.judgements import write_run
+
+    names = [model.name, *ranking.others]
+    if repetitions := [name for number, name in enumerate(names) if name in names[:number]]:
+        raise SettingsError(f"{repetitions[0]} is given twice")
+    sources = [model, *map(ModelSource, ranking.others)]
+    retrievers: dict[str, Any] = {
+        one.name: BM25 if one.name == BM25 else one.load(device) for one in sources
+    }
+    reranker = None if ranking.rerank is None else ModelSource(ranking.rerank).load(device)
+    with Progress() as progress:
+        stages = evaluate_retrieval(
+            retrievers,
+            folder,
+            rerank=reranker,
+            progress=lambda name: progress.counter(f"embedding by {name}", "texts"),
+            **settings,
+        )
+    for stage in stages:
+        display.json({"stage": stage.name, **_values(stage.evaluation)})
+    metrics = list(stages[0].evaluation.metrics)
+    cells = [(stage.name, *stage.evaluation.metrics.values()) for stage in stages]
+    display.table(("ranked by", *metrics), cells, right=metrics)
+    display.facts({"queries": f"{stages[0].evaluation.rows:,}", "run": ranking.run})
+    display.notes(dict.fromkeys(note for stage in stages for note in stage.evaluation.notes))
+    if ranking.run is not None:
+        write_run(ranking.run, stages[-1].run, stages[-1].name)
 
 
 def _show_evaluation(

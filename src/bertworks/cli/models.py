@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -75,6 +75,25 @@ class ModelSource:
 
         names = [name for name in (self.name, self.base) if name is not None]
         return [directory for name in names if (directory := local_directory(name)) is not None]
+
+
+BM25 = "bm25"
+"""Ranks texts as a model does, and is named where one is."""
+
+
+def use_each(
+    models: Sequence[ModelSource], function: Callable[[list[Any]], ResultT], engine: Engine
+) -> ResultT:
+    """Call a function with several models, as `ModelSource.use` does; with `BM25` for itself."""
+
+    def use(number: int, loaded: list[Any]) -> ResultT:
+        if number == len(models):
+            return function(loaded)
+        if models[number].name == BM25:
+            return use(number + 1, [*loaded, BM25])
+        return models[number].use(lambda model: use(number + 1, [*loaded, model]), engine)
+
+    return use(0, [])
 
 
 def _plain(model: ModelName) -> ModelSource:

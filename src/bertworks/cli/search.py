@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,13 +11,13 @@ from ..utils.progress import Progress
 from .application import verb
 from .devices import EngineOption
 from .display import Display, JsonDisplay
-from .models import AdaptedModel, ModelSource
+from .models import AdaptedModel, ModelSource, use_each
 from .options import Overwrite, SettingsOption, TopK
 from .outputs import output
 from .texts import Column, lines_of, require_text
 
 if TYPE_CHECKING:
-    from ..analysis.search import Hit
+    from ..analysis.retrieval.text_index import Hit
 
 
 @verb(
@@ -90,6 +89,7 @@ def neighbours(
 @verb(
     "search",
     'bertworks search mini-sentences notes.txt "who opened the door?"',
+    'bertworks search bm25 notes.txt "door" --with mini-sentences',
     "bertworks search runs/questions passages.parquet --column passage \\\n"
     "      --index passages.index --rerank runs/relevance --top-k 10 \\\n"
     '      "how do doors work?" "what is a river?"',
@@ -104,6 +104,7 @@ def search(
     overwrite: Overwrite = False,
     column: Column = None,
     top_k: TopK = 5,
+    others: Annotated[list[str] | None, typer.Option("--with")] = None,
     rerank: str | None = None,
     candidates: Annotated[int | None, typer.Option(min=1, max=1_000_000)] = None,
     approximate: bool = False,
@@ -115,13 +116,15 @@ def search(
 
     The model's vectors are compared by cosine, or as its files say. With --index, the vectors of
     the file are computed once; a later change of the file or the model is an error. Blank texts are
-    skipped.
+    skipped. MODEL may also be bm25, which ranks by shared words; --with fuses rankings.
 
     Args:
         file (FILE): Texts to search: .txt with one text per line, or a table.
         queries (QUERY…): Queries; - reads lines from standard input.
         index (DIR): Directory that keeps the vectors for later searches.
         top_k: Results per query.
+        others (MODEL): Another model, or bm25, whose ranking is fused with the others'; may be
+            repeated.
         rerank (MODEL): Classifier or regression model for pairs, to reorder the candidates.
         candidates (N): Number of texts to rerank; 50 if omitted.
         approximate: Search only part of the texts, with Faiss.
@@ -132,19 +135,21 @@ def search(
     for query in query_texts:
         require_text(query)
     reranker = None if rerank is None else ModelSource(rerank)
+    models = [model, *map(ModelSource, others or ()), *([] if reranker is None else [reranker])]
     if index is not None:
         from ..utils.outputs import check_inputs
 
-        models = [model] if reranker is None else [model, reranker]
         check_inputs(index, [directory for one in models for directory in one.directories()])
     more = {} if candidates is None else {"candidates": candidates}
 
-    def find(encoder: Any, loaded_reranker: Any = None) -> tuple[list[list[Hit]], str]:
-        from ..analysis.search import MANY, Index
+    def find(retrievers: list[Any]) -> tuple[list[list[Hit]], str]:
+        from ..analysis.retrieval.index import MANY, Index
+        from ..analysis.retrieval.opening import open_index
 
+        loaded_reranker = None if reranker is None else retrievers.pop()
         with Progress() as progress:
-            text_index = Index.open(
-                encoder,
+            text_index = open_index(
+                retrievers,
                 file,
                 index,
                 column=column,
@@ -152,23 +157,18 @@ def search(
                 progress=progress.counter("embedding", "texts"),
                 **settings,
             )
-        if count := text_index.num_truncated:
-            num_texts = f"{len(text_index):,} texts"
-            display.status(f"{count:,} of {num_texts} were too long and were truncated")
-        if len(text_index) > MANY and not approximate:
-            display.status(f"{len(text_index):,} texts: --approximate is faster")
+        num_texts = f"{len(text_index):,} texts"
+        if isinstance(text_index, Index):
+            if count := text_index.num_truncated:
+                display.status(f"{count:,} of {num_texts} were too long and were truncated")
+            if len(text_index) > MANY and not approximate:
+                display.status(f"{num_texts}: --approximate is faster")
         results = text_index.search(
             query_texts, top_k, rerank=loaded_reranker, approximate=approximate, **more
         )
-        return results, encoder.similarity_function
+        return results, text_index.score_name
 
-    if reranker is None:
-        results, similarity = model.use(find, engine)
-    else:
-        use_reranker = partial(reranker.use, engine=engine)
-        results, similarity = model.use(
-            lambda encoder: use_reranker(lambda scorer: find(encoder, scorer)), engine
-        )
+    results, similarity = use_each(models, find, engine)
     for query, hits in zip(query_texts, results, strict=True):
         display.json({"query": query, "hits": [hit._asdict() for hit in hits]})
         if len(query_texts) > 1:

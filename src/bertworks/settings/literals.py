@@ -68,7 +68,7 @@ Sentences: TypeAlias = Literal["split", "lines"]
 SpanSource: TypeAlias = Literal["none", "given", "rules"]
 """Source of the spans to mask: none; the documents; or rules, for documents without spans."""
 
-ScoredTask: TypeAlias = Literal["answering", "tagging", "classification", "regression"]
+ScoredTask: TypeAlias = Literal["answering", "tagging", "classification", "regression", "retrieval"]
 """Task whose predictions are scored."""
 
 PoolingMode: TypeAlias = Literal[

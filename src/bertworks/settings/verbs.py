@@ -15,6 +15,8 @@ _ENGINE = "inference.settings:EngineSettings"
 _TABLE = "data.settings:TableOptions"
 _LABELLED = "data.unlabelled:LabelledTableOptions"
 _CORPUS = "data.settings:CorpusOptions"
+_RANKING = "analysis.retrieval.settings:RankingSettings"
+_RETRIEVAL = "analysis.retrieval.settings:RetrievalEvaluationSettings"
 
 VERB_SETTINGS: dict[str, tuple[str, ...]] = {
     "vocab": ("data.settings:VocabularySettings", _CORPUS),
@@ -25,8 +27,8 @@ VERB_SETTINGS: dict[str, tuple[str, ...]] = {
     "probe": ("inference.settings:TextProbeSettings",),
     "lab": ("inference.settings:TextProbeSettings",),  # compare takes them
     "ablate": ("lab.features:FeatureAblationSettings",),
-    "evaluate": ("inference.settings:EvaluateSettings", _LABELLED),
-    "score": (_LABELLED,),
+    "evaluate": ("inference.settings:EvaluateSettings", _LABELLED, _RETRIEVAL),
+    "score": (_LABELLED, _RANKING),
     "predict": ("inference.settings:PredictSettings", _TABLE),
     "fill-mask": (_ENGINE,),
     "next-sentence": (_ENGINE,),

@@ -5,6 +5,7 @@
                      table of lists, as `predict` writes it
     classification   a table with a column of labels and a column of predicted ones
     regression       the same with numbers
+    retrieval        judgements of documents and a run, in the formats of TREC
 
 The metrics are those of `Model.evaluate`, except the loss and the metrics of probabilities, which
 need a model. Neither a model nor torch is loaded.
@@ -13,8 +14,8 @@ need a model. Neither a model nor torch is loaded.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Unpack, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack, get_args
 
 from ...data.schema import LABEL_NAMES, VALUE_NAMES
 from ...data.settings import TableOptions
@@ -40,6 +41,7 @@ def score(
     label_column: str | None = None,
     prediction_column: str | None = None,
     no_label: str | None = None,
+    metrics: str | Sequence[str] | None = None,
     **settings: Unpack[LabelledTableKeywords],
 ) -> Evaluation:
     """Score predictions like the official scorers of the tasks.
@@ -49,15 +51,18 @@ def score(
     for an id that is not in the data is ignored; it is said how many there are.
 
     Args:
-        task: the task: "answering", "tagging", "classification" or "regression".
-        data: rows with gold values and, except for answering, with predictions.
-        predictions: for answering: answers by question id, "" for no answer; or a JSON file.
+        task: the task: "answering", "tagging", "classification", "regression" or "retrieval".
+        data: rows with gold values and, except for answering, with predictions. For retrieval a
+            file of judgements (qrels), in TREC's or BEIR's format.
+        predictions: for answering: answers by question id, "" for no answer; or a JSON file. For
+            retrieval a run in TREC's format.
         no_answer_probabilities: for answering: the probability of no answer by question id, for
             the best F1 at any threshold; or a JSON file. Any finite score is allowed.
         label_column: column of gold labels, values or tags, by name or number; detected if omitted.
         prediction_column: column of predictions; detected if omitted.
         no_label: for classification: the label of rows that have no gold label and are not scored;
             if omitted, `-` and the like, where it is never predicted; "" if there is none.
+        metrics: for retrieval: names such as ndcg@10; see `RankingSettings`.
         settings: settings of `LabelledTableOptions`: `header`, `format`, `encoding`,
             `max_line_bytes`, and whether to `drop_unlabelled` rows, whose gold label is empty; else
             they are an error.
@@ -75,6 +80,16 @@ def score(
             f"predictions of {task!r} cannot be scored",
             fix=did_you_mean(task, get_args(ScoredTask)),
         )
+    if task == "retrieval":
+        others: dict[str, Any] = {"label_column": label_column}
+        given |= {
+            "prediction_column": prediction_column,
+            "no_label": no_label,
+            "no_answer_probabilities": no_answer_probabilities,
+        }
+        return _score_retrieval(data, predictions, metrics, {**others, **settings})
+    if metrics is not None:
+        raise SettingsError(f"metrics is for retrieval, not {task}", fix="Leave it out.")
     options, _ = TableOptions.split(settings)
     drops = LabelledTableOptions.parse(settings).drop_unlabelled
     if drops and task not in ("classification", "regression"):
@@ -105,3 +120,25 @@ def score(
         if task == "classification":
             return score_classes(rows, gold, predicted, no_label)
         return score_values(rows, gold, predicted)
+
+
+def _score_retrieval(
+    data: Table, predictions: Any, metrics: str | Sequence[str] | None, others: Mapping[str, Any]
+) -> Evaluation:
+    """Score a run by judgements; all other arguments must not be given."""
+    from ..retrieval.evaluation import score_run
+    from ..retrieval.settings import RankingSettings
+
+    for name, value in others.items():
+        if value is not None:
+            raise SettingsError(f"{name} is not for retrieval", fix="Leave it out.")
+    if not isinstance(data, str | os.PathLike) or not isinstance(predictions, str | os.PathLike):
+        raise SettingsError(
+            "retrieval is scored by two files", fix="Give judgements as data, and a run's file."
+        )
+    values = (
+        {}
+        if metrics is None
+        else {"metrics": metrics if isinstance(metrics, str) else tuple(metrics)}
+    )
+    return score_run(data, predictions, RankingSettings.parse(values))

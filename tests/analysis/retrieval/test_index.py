@@ -12,14 +12,13 @@ import pytest
 import torch
 
 import bertworks as bw
-from bertworks.analysis.search import (
-    Hit,
-    Index,
-    _pair_scorer,
-    _relevance,
-    _rerank,
-    _sort_results,
+from bertworks.analysis.retrieval.index import Index
+from bertworks.analysis.retrieval.reranking import (
+    pair_scorer,
+    relevance_of_model,
+    rerank_hits,
 )
+from bertworks.analysis.retrieval.text_index import Hit, sort_ranking
 from bertworks.data.text_inputs import read_texts
 from bertworks.errors import BertworksError, DataError, OutputError, SettingsError
 from bertworks.loading import load
@@ -28,7 +27,7 @@ from bertworks.tasks.classification import ClassificationSettings, Classificatio
 from bertworks.tasks.regression import RegressionSettings, RegressionTask
 from bertworks.text.tokenizer import Tokenizer
 
-from ..tasks.hard_cases import CONFIG, LETTERS, PIECES
+from ...tasks.hard_cases import CONFIG, LETTERS, PIECES
 
 TOKENIZER = Tokenizer.from_vocabulary(PIECES)
 RANDOM = np.random.default_rng(0)
@@ -227,7 +226,7 @@ def test_equal_scores_keep_the_order_of_the_texts(model: Model) -> None:
         same = [row for row in numbers if texts[row] == text]
         assert same == sorted(same)
     by_score = np.array([[0.5, 0.9, 0.5, 0.9]], np.float32), np.array([[7, 3, 2, 1]])
-    assert _sort_results(*by_score)[1].tolist() == [[1, 3, 2, 7]]
+    assert sort_ranking(*by_score)[1].tolist() == [[1, 3, 2, 7]]
 
 
 @pytest.mark.parametrize("texts", [["a b"] * 40, [*"abcdefghij"] * 4])
@@ -239,7 +238,7 @@ def test_reranking_equal_scores_keeps_the_order_of_the_candidates(
     one = reranker(task)
     monkeypatch.setattr(one, "predict", lambda pairs: [{"value": scores[b]} for _, b in pairs])
     hits = [Hit(0.0, 0.0, row, f"text {row}", text) for row, text in enumerate(texts)]
-    (hits_by_score,) = _rerank(["q"], [hits], _pair_scorer(one, {}))
+    (hits_by_score,) = rerank_hits(["q"], [hits], pair_scorer(one, {}))
     keys = [(-scores[hit.text], hit.row) for hit in hits_by_score]
     assert keys == sorted(keys)
     assert [hit.score for hit in hits_by_score] == [scores[hit.text] for hit in hits_by_score]
@@ -248,7 +247,7 @@ def test_reranking_equal_scores_keeps_the_order_of_the_candidates(
 def test_reranking_orders_probabilities_that_are_rounded_to_one() -> None:
     settings = {**PAIR, "labels": ("bad", "good"), "max_seq_length": 32}
     one = reranker(ClassificationTask(TOKENIZER, ClassificationSettings.parse(settings)))
-    relevance = _relevance(one)
+    relevance = relevance_of_model(one)
     logits = np.array([40.0, 45.0, -800.0, 0.0, 42.0, -50.0, 900.0])
     odds = torch.softmax(torch.tensor(np.stack([0 * logits, logits], 1)), -1).tolist()
     scored = [relevance({"probabilities": {"bad": bad, "good": good}}) for bad, good in odds]

@@ -1,0 +1,173 @@
+"""Evaluation of retrieval on a judged corpus: first stages, their fusion, and reranking.
+
+queries ─► each index ─► ranking ─┬─► metrics
+                                  ├─► reciprocal rank fusion ─► metrics
+                                  └──────────► reranked ──────► metrics
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import SettingsError
+from ...tasks.evaluation import Evaluation
+from .fusion import fuse_rankings
+from .index import Index
+from .judgements import JudgedCorpus, read_judgements, read_run
+from .metrics import Judgements, Run, measure_run
+from .opening import open_index
+from .reranking import pair_scorer, rerank_hits
+from .settings import RankingSettings, RetrievalEvaluationSettings
+from .text_index import Ranking, TextIndex
+
+if TYPE_CHECKING:
+    from .opening import Retriever
+    from .text_index import AnyModel
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A ranking of a judged corpus, and its metrics."""
+
+    name: str
+    evaluation: Evaluation
+    run: Run
+
+
+def evaluate_retrieval(
+    retrievers: Mapping[str, Retriever],
+    folder: str | os.PathLike[str],
+    *,
+    rerank: AnyModel | None = None,
+    progress: Callable[[str], Callable[[int, int], None]] | None = None,
+    **settings: Any,
+) -> list[Stage]:
+    """Evaluate how retrievers rank the documents of a folder in BEIR's layout.
+
+    A document with the id and the text of a query is left out of its ranking unless it is judged:
+    the queries of some collections are documents.
+
+    Args:
+        retrievers: models, or "bm25", by name. If there are several, their fusion is a stage too.
+        folder: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`.
+        rerank: a cross-encoder or a model of late interaction, which orders the documents of the
+            last stage anew.
+        progress: returns, for the name of a retriever, what is called with the number of texts
+            embedded, and of all texts.
+        settings: of `RetrievalEvaluationSettings` and `EngineSettings`.
+
+    Returns:
+        The stages, in their order.
+
+    Raises:
+        DataError: the folder is not valid.
+        SettingsError: a setting is unknown or not valid, or there is no retriever.
+    """
+    ranking_settings, engine = RetrievalEvaluationSettings.split(settings)
+    options = RetrievalEvaluationSettings.parse(ranking_settings)
+    if not retrievers:
+        raise SettingsError("there is nothing to evaluate")
+    corpus = JudgedCorpus.read(folder, options.qrels)
+    depth = min(options.depth + 1, len(corpus.document_ids))  # one may be left out
+    queries = list(corpus.queries.values())
+    rankings: dict[str, Ranking] = {}
+    notes: dict[str, list[str]] = {}
+    index: TextIndex | None = None
+    for name, retriever in retrievers.items():
+        report = None if progress is None else progress(name)
+        index = open_index(retriever, corpus.texts, progress=report, **engine)
+        rankings[name] = index.rank(queries, depth)
+        if isinstance(index, Index) and index.num_truncated:
+            what = f"{index.num_truncated:,} of {len(index):,} texts were too long"
+            notes[name] = [f"{what} and were truncated"]
+    assert index is not None
+    if len(rankings) > 1:
+        fused = fuse_rankings([rows for _, rows in rankings.values()], depth)
+        rankings["hybrid"] = fused
+    runs = {name: _run_of(corpus, ranking, options.depth) for name, ranking in rankings.items()}
+    if rerank is not None:
+        last = list(rankings)[-1]
+        scored = _rerank(corpus, index, rankings[last], rerank, engine)
+        runs[f"{last}, reranked"] = _run_of(corpus, scored, options.depth)
+    return [
+        Stage(name, evaluate_run(corpus.judgements, run, options, notes.get(name, ())), run)
+        for name, run in runs.items()
+    ]
+
+
+def evaluate_run(
+    judgements: Judgements, run: Run, settings: RankingSettings, notes: Any = ()
+) -> Evaluation:
+    """Measure a run."""
+    metrics = measure_run(judgements, run, settings.metric_names)
+    lines = list(notes)
+    without_relevant = sum(max(grades.values()) <= 0 for grades in judgements.values())
+    if without_relevant:
+        lines.append(f"{without_relevant:,} queries without a relevant document count as 0")
+    missing = sum(query not in run for query in judgements)
+    if missing:
+        lines.append(f"{missing:,} judged queries without a retrieved document count as 0")
+    return Evaluation(metrics, len(judgements), lines)
+
+
+def score_run(
+    judgements: str | os.PathLike[str], run: str | os.PathLike[str], settings: RankingSettings
+) -> Evaluation:
+    """Measure a run in TREC's format by judgements in TREC's or BEIR's.
+
+    Raises:
+        DataError: a file is not valid.
+    """
+    relevance, scores = read_judgements(judgements), read_run(run)
+    num_ignored = sum(query not in relevance for query in scores)
+    what = f"{num_ignored:,} queries of the run are not judged and were ignored"
+    notes = [what] if num_ignored else []
+    return evaluate_run(relevance, scores, settings, notes)
+
+
+def _run_of(corpus: JudgedCorpus, ranking: Ranking, depth: int) -> Run:
+    own_rows = _rows_of_queries(corpus)
+    run: dict[str, dict[str, float]] = {}
+    for (query, _), scores, rows in zip(
+        corpus.queries.items(), *(part.tolist() for part in ranking), strict=True
+    ):
+        left_out = own_rows.get(query, -1)
+        pairs = [pair for pair in zip(rows, scores, strict=True) if pair[0] not in (-1, left_out)]
+        run[query] = {corpus.document_ids[row]: score for row, score in pairs[:depth]}
+    return run
+
+
+def _rows_of_queries(corpus: JudgedCorpus) -> dict[str, int]:
+    """Return the rows of documents that are queries themselves and are not judged for them."""
+    shared = corpus.queries.keys() & set(corpus.document_ids)
+    if not shared:
+        return {}
+    return {
+        name: row
+        for row, (name, (_, text)) in enumerate(zip(corpus.document_ids, corpus.texts, strict=True))
+        if name in shared
+        and name not in corpus.judgements[name]
+        and text.strip() == corpus.queries[name].strip()
+    }
+
+
+def _rerank(
+    corpus: JudgedCorpus,
+    index: TextIndex,
+    ranking: Ranking,
+    model: AnyModel,
+    engine: Mapping[str, Any],
+) -> Ranking:
+    """Return a ranking in a reranker's order; its scores count down the places."""
+    hits = index.hits(*ranking)
+    hits = rerank_hits(list(corpus.queries.values()), hits, pair_scorer(model, engine))
+    rows = np.full_like(ranking[1], -1)
+    for number, query_hits in enumerate(hits):
+        rows[number, : len(query_hits)] = [hit.row for hit in query_hits]
+    places = np.arange(len(rows[0]), 0, -1, dtype=np.float32)
+    return np.broadcast_to(places, rows.shape), rows

@@ -1,0 +1,66 @@
+"""Open an index of texts for what ranks them: models, BM25, or several."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
+
+from ...data.tables import Table
+from ...data.text_inputs import Texts
+from ...errors import SettingsError
+from ...settings.keywords import RowKeywords
+from .bm25 import BM25Index
+from .fusion import HybridIndex
+from .index import Index
+from .text_index import TextIndex
+
+if TYPE_CHECKING:
+    from .text_index import AnyModel
+
+    Retriever: TypeAlias = AnyModel | Literal["bm25"]
+    """What ranks texts: a model's vectors, or BM25."""
+
+
+def open_index(
+    retrievers: Retriever | Sequence[Retriever],
+    data: Table | Texts | Iterable[str],
+    directory: str | os.PathLike[str] | None = None,
+    *,
+    column: str | None = None,
+    overwrite: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    **settings: Unpack[RowKeywords],
+) -> TextIndex:
+    """Open an index of texts.
+
+    Args:
+        retrievers: a model, or "bm25"; with several of them, their rankings are fused.
+        data, column, overwrite, progress, settings: see `Index.open`.
+        directory: keeps the vectors of one model; BM25's weights are computed again.
+
+    Raises:
+        SettingsError: the directory would hold the vectors of several models, or of none.
+        DataError, OutputError: see `Index.open`.
+    """
+    is_one = isinstance(retrievers, str) or not isinstance(retrievers, Sequence)
+    parts: Any = [retrievers] if is_one else retrievers
+    num_models = sum(part != "bm25" for part in parts)
+    if directory is not None and num_models != 1:
+        raise SettingsError(f"an index keeps the vectors of one model, and there are {num_models}")
+    indexes: list[TextIndex] = []
+    for part in parts:
+        if isinstance(part, str):
+            indexes.append(BM25Index.open(data, column=column, **settings))
+        else:
+            index = Index.open(
+                part,
+                data,
+                directory,
+                column=column,
+                overwrite=overwrite,
+                progress=progress,
+                **settings,
+            )
+            indexes.append(index)
+    return indexes[0] if len(indexes) == 1 else HybridIndex(indexes)

@@ -1,0 +1,58 @@
+"""Settings of the evaluation of rankings."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from ...errors import SettingsError
+from ...settings.base import Settings
+from .metrics import DEFAULT_METRICS, RankingMetric
+
+
+class RankingSettings(Settings):
+    """Metrics of rankings."""
+
+    metrics: str | tuple[str, ...] = Field(
+        DEFAULT_METRICS,
+        description="of rankings, comma-separated: ndcg@K, mrr, mrr@K, map, map@K, recall@K, "
+        "precision@K",
+    )
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """The names of the metrics."""
+        metrics = self.metrics
+        return tuple(metrics.split(",")) if isinstance(metrics, str) else metrics
+
+    @model_validator(mode="after")
+    def _check_metrics(self) -> Self:
+        for metric in self.metric_names:
+            try:
+                RankingMetric.parse(metric)
+            except SettingsError as error:
+                raise ValueError(str(error)) from None
+        return self
+
+
+class RetrievalEvaluationSettings(RankingSettings):
+    """Evaluation on a folder of retrieval (BEIR's layout)."""
+
+    qrels: str | None = Field(
+        None,
+        description="name of a file in qrels/, such as dev; test, or the only one, if omitted",
+    )
+    depth: int = Field(
+        100,
+        ge=1,
+        le=1_000_000,
+        description="documents retrieved per query, of which the best are measured and reranked",
+    )
+
+    @model_validator(mode="after")
+    def _check_depth(self) -> Self:
+        cutoffs = [RankingMetric.parse(metric).cutoff or 0 for metric in self.metric_names]
+        if max(cutoffs) > self.depth:
+            raise ValueError(f"depth={self.depth} is less than a metric's cutoff, {max(cutoffs)}")
+        return self

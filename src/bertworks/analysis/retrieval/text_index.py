@@ -1,0 +1,191 @@
+"""Texts that can be searched, whatever ranks them."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...data.rows import LocatedRow
+from ...data.tables import Table
+from ...data.text_inputs import Texts, read_texts
+from ...errors import DataError, SettingsError
+from ...settings.keywords import TableKeywords
+from .reranking import pair_scorer, rerank_hits
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from ...inference.native_model import NativeModel
+    from ...model import Model
+
+    AnyModel: TypeAlias = Model | NativeModel
+
+Ranking: TypeAlias = tuple[NDArray[np.float32], NDArray[np.int64]]
+"""For each query the scores of the best texts and their rows, `[queries, count]` both, best first.
+
+Rows are numbers of texts that are not blank; -1 where there is no further text.
+"""
+
+
+class Hit(NamedTuple):
+    """A text that was found.
+
+    Attributes:
+        score: the score for the ranking: the reranker's, if there is one, or else the similarity.
+        similarity: of the text and the query, by the index: for vectors the cosine, or what the
+            model's files name: the inner product, or a distance, which is negative.
+        row: the text's index among the given texts, from 0; blank ones count.
+        where: its place: file and line, or row.
+        text: the text.
+    """
+
+    score: float
+    similarity: float
+    row: int
+    where: str
+    text: str
+
+
+class TextIndex(ABC):
+    """Texts that can be searched.
+
+    Args:
+        texts: the texts, which are read again for results; blank ones are left out.
+        checksums: of the texts that are not blank, by which changed ones are recognised; not
+            checked if empty.
+        engine: settings of `EngineSettings`, for queries and a reranker.
+    """
+
+    score_name = "score"
+
+    def __init__(
+        self, texts: Texts, checksums: Sequence[int] = (), engine: Mapping[str, Any] | None = None
+    ) -> None:
+        self._texts, self._checksums, self._engine = texts, checksums, dict(engine or {})
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of texts that can be found: those that are not blank."""
+
+    @abstractmethod
+    def rank(self, queries: Sequence[str], count: int, *, approximate: bool = False) -> Ranking:
+        """Return the best texts for each query; of equal ones, the earlier text first.
+
+        Args:
+            count: at least 1; at most as many as there are texts are returned.
+            approximate: compare only a part of the texts, where the index can.
+        """
+
+    def search(
+        self,
+        queries: str | Iterable[str],
+        top_k: int = 5,
+        *,
+        rerank: AnyModel | None = None,
+        candidates: int = 50,
+        approximate: bool = False,
+    ) -> list[list[Hit]]:
+        """The best texts for each query, best first; of equal ones, the earlier text.
+
+        With `rerank`, of equal ones the text that the index ranked higher.
+
+        Args:
+            queries: one query, or any number.
+            top_k: number of texts per query.
+            rerank: a classifier or regression model for pairs (a cross-encoder), or a model of
+                late interaction (ColBERT), which scores each query with each of its candidates and
+                sets the final order.
+            candidates: number of texts to rerank; at least `top_k`.
+            approximate: search only part of the texts, with Faiss, which may miss some.
+
+        Raises:
+            DataError: a query is too long; or the texts have changed since the index was opened.
+            SettingsError: `top_k` is less than 1.
+            BertworksError: the reranker does not score pairs of texts; with `approximate`, Faiss
+                is not installed, or the texts are not ranked by inner products of dense vectors.
+        """
+        queries = [queries] if isinstance(queries, str) else list(queries)
+        if top_k < 1:
+            raise SettingsError(f"top_k={top_k}: must be at least 1")
+        if not queries:
+            return []
+        score = None if rerank is None else pair_scorer(rerank, self._engine)
+        count = min(top_k if rerank is None else max(top_k, candidates), len(self))
+        hits = self.hits(*self.rank(queries, count, approximate=approximate))
+        if score is not None:
+            hits = rerank_hits(queries, hits, score)
+        return [query_hits[:top_k] for query_hits in hits]
+
+    def hits(self, scores: NDArray[np.float32], rows: NDArray[np.int64]) -> list[list[Hit]]:
+        """Return the texts of a ranking."""
+        texts = self._texts_of(set(rows.ravel().tolist()))
+        return [
+            [
+                Hit(score, score, *texts[row])
+                for score, row in zip(query_scores, query_rows, strict=True)
+                if row >= 0
+            ]
+            for query_scores, query_rows in zip(scores.tolist(), rows.tolist(), strict=True)
+        ]
+
+    def _texts_of(self, rows: set[int]) -> dict[int, tuple[int, str, str]]:
+        """Return the indices, places and texts of some rows."""
+        filled = ((at, *placed) for at, placed in enumerate(self._texts) if placed[1].strip())
+        some = islice(filled, max(rows, default=-1) + 1)
+        texts = {row: placed for row, placed in enumerate(some) if row in rows}
+        what = ""
+        if len(texts) < len(rows - {-1}):
+            what = "has fewer texts than when it was opened"
+        elif self._checksums and any(
+            self._checksums[row] != text_checksum(text) for row, (*_, text) in texts.items()
+        ):
+            what = "has other texts than when it was opened"
+        if what:
+            raise DataError(what, where=self._texts.rows.name, fix="Open it again.")
+        return texts
+
+
+def open_texts(
+    data: Table | Texts | Iterable[str], column: str | None, **options: Unpack[TableKeywords]
+) -> Texts:
+    """Open the texts of an index, which are read more than once.
+
+    Raises:
+        DataError: they are read from standard input, or see `read_texts`.
+    """
+    if isinstance(data, str | os.PathLike) and os.fspath(data) == "-":
+        raise DataError("texts to search cannot be read from standard input", fix="Give a file.")
+    given = list(data) if isinstance(data, Iterator) else data
+    return read_texts(given, column=column, **options)
+
+
+def with_checksums(texts: Texts, checksums: array[int]) -> Texts:
+    """The texts, whose checksums are noted each time that they are read."""
+
+    def rows() -> Iterator[LocatedRow]:
+        del checksums[:]
+        for row in texts.rows:
+            checksums.append(text_checksum(str(row.values.get(texts.column))))
+            yield row
+
+    return replace(texts, rows=replace(texts.rows, read=rows))
+
+
+def text_checksum(text: str) -> int:
+    """Return the CRC-32 of a text."""
+    return zlib.crc32(text.encode("utf-8", "surrogatepass"))
+
+
+def sort_ranking(scores: NDArray[np.float32], rows: NDArray[np.int64]) -> Ranking:
+    """Sort each query's texts by score, and equal ones by their rows."""
+    order = np.lexsort((rows, -scores))
+    return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)

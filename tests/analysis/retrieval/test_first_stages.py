@@ -1,0 +1,112 @@
+"""BM25 and the fusion of rankings, by their formulas, and the evaluation of stages."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertworks.analysis.retrieval.bm25 import BM25Index, split_words
+from bertworks.analysis.retrieval.evaluation import evaluate_retrieval
+from bertworks.analysis.retrieval.fusion import fuse_rankings
+from bertworks.analysis.retrieval.index import Index
+from bertworks.analysis.retrieval.opening import open_index
+from bertworks.errors import BertworksError, SettingsError
+from bertworks.model import Model
+from bertworks.text.tokenizer import Tokenizer
+
+from ...tasks.hard_cases import CONFIG, LETTERS, PIECES
+from .test_judgements import write_lines
+
+RANDOM = np.random.default_rng(0)
+TEXTS = [" ".join(RANDOM.choice(list(LETTERS), RANDOM.integers(1, 9))) for _ in range(60)]
+QUERIES = ["a b b", "x y", "q unknown"]
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return Model.fresh(CONFIG, Tokenizer.from_vocabulary(PIECES))
+
+
+def bm25(query: str, text: str) -> float:
+    """Robertson and Zaragoza's equation 3.15 with Lucene's inverse document frequency."""
+    length = sum(len(one.split()) for one in TEXTS) / len(TEXTS)
+    score = 0.0
+    for word in query.split():
+        holders = sum(word in one.split() for one in TEXTS)
+        idf = math.log(1 + (len(TEXTS) - holders + 0.5) / (holders + 0.5))
+        count = Counter(text.split())[word]
+        norm = 1.2 * (1 - 0.75 + 0.75 * len(text.split()) / length)
+        score += idf * count / (count + norm)
+    return score
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_bm25_equals_its_formula(query: str) -> None:
+    scores, rows = BM25Index.open(TEXTS).rank([query], len(TEXTS))
+    expected = {row: value for row, text in enumerate(TEXTS) if (value := bm25(query, text)) > 0}
+    matches = {row: score for row, score in zip(rows[0], scores[0], strict=True) if row >= 0}
+    assert matches == pytest.approx(expected, rel=1e-5)
+    assert [*matches] == sorted(matches, key=lambda row: (-matches[row], row))
+
+
+def test_words_have_no_case_or_accents_and_chinese_characters_are_words() -> None:
+    assert split_words("Élan, it's 東京-2") == ["elan", "it", "s", "東", "京", "2"]
+
+
+def test_blank_texts_are_no_hits_and_keep_their_numbers() -> None:
+    hits = BM25Index.open(["", "a b", " ", "c"]).search(["c", "z"], 5)
+    assert [[hit.row for hit in one] for one in hits] == [[3], []]
+    with pytest.raises(BertworksError, match="BM25 compares all texts"):
+        BM25Index.open(TEXTS).search("a", approximate=True)
+
+
+def test_fusion_sums_reciprocal_ranks() -> None:
+    first, second = np.array([[3, 1, 2]]), np.array([[1, 5, -1]])
+    scores, rows = fuse_rankings([first, second], 5)
+    assert rows.tolist() == [[1, 3, 5, 2, -1]]
+    expected = [1 / 62 + 1 / 61, 1 / 61, 1 / 62, 1 / 63, 0]
+    np.testing.assert_allclose(scores[0], expected, rtol=1e-6)
+
+
+def test_hybrid_search_fuses_the_rankings_of_its_parts(model: Model, tmp_path: Path) -> None:
+    parts = [Index.open(model, TEXTS), BM25Index.open(TEXTS)]
+    rankings = [index.rank(QUERIES, 60)[1] for index in parts]
+    _, expected = fuse_rankings(rankings, 6)
+    hybrid = open_index([model, "bm25"], TEXTS, tmp_path / "kept")
+    hits = hybrid.search(QUERIES, 6)
+    assert [[hit.row for hit in one] for one in hits] == expected.tolist()
+    assert (tmp_path / "kept/vectors.npy").exists()
+    for retrievers in ("bm25", [model, model]):
+        with pytest.raises(SettingsError, match="an index keeps the vectors of one model"):
+            open_index(retrievers, TEXTS, tmp_path / "other")
+
+
+def test_stages_are_evaluated(model: Model, tmp_path: Path) -> None:
+    """The judged document is the first word's; a query that is a document is no hit of itself."""
+    write_lines(
+        tmp_path / "corpus.jsonl",
+        *({"_id": str(number), "text": text} for number, text in enumerate(TEXTS[:30])),
+        {"_id": "q", "text": "a b c"},
+    )
+    write_lines(tmp_path / "queries.jsonl", {"_id": "q", "text": "a b c"})
+    write_lines(tmp_path / "qrels/dev.tsv", "q\t3\t1")
+    stages = evaluate_retrieval(
+        {"dense": model, "bm25": "bm25"}, tmp_path, metrics=["mrr@30", "recall@5"], depth=30
+    )
+    assert [stage.name for stage in stages] == ["dense", "bm25", "hybrid"]
+    dense, words, hybrid = stages
+    ranking = [hit.row for hit in Index.open(model, TEXTS[:30]).search("a b c", 30)[0]]
+    assert dense.evaluation.metrics["mrr@30"] == 1 / (1 + ranking.index(3))
+    assert len(dense.run["q"]) == 30
+    assert all("q" not in stage.run["q"] for stage in stages)
+    scored = [hit.row for hit in BM25Index.open([*TEXTS[:30], "a b c"]).search("a b c", 31)[0]]
+    assert sorted(map(int, words.run["q"])) == sorted(set(scored) - {30})
+    assert set(hybrid.run["q"]) == set(map(str, range(30)))
+    with pytest.raises(SettingsError, match="depth=3 is less than a metric's cutoff, 5"):
+        evaluate_retrieval({"bm25": "bm25"}, tmp_path, metrics=["recall@5"], depth=3)
+    with pytest.raises(SettingsError, match="unknown metric 'ndgc@5'"):
+        evaluate_retrieval({"bm25": "bm25"}, tmp_path, metrics=["ndgc@5"])

@@ -1,0 +1,110 @@
+"""BEIR's folders, TREC's judgements and runs: what is read, written and refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertworks.analysis.retrieval.judgements import (
+    JudgedCorpus,
+    read_judgements,
+    read_run,
+    write_run,
+)
+from bertworks.analysis.scoring import score
+from bertworks.errors import DataError, SettingsError
+
+
+def write_lines(file: Path, *rows: Any) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lines = (row if isinstance(row, str) else json.dumps(row) for row in rows)
+    file.write_text("".join(f"{line}\n" for line in lines))
+    return file
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_lines(
+        tmp_path / "corpus.jsonl",
+        {"_id": "d1", "title": "A title", "text": "a text", "metadata": {}},
+        {"_id": "d2", "title": "", "text": "another"},
+        {"_id": "d3", "title": "", "text": " "},
+    )
+    write_lines(
+        tmp_path / "queries.jsonl",
+        {"_id": "q1", "text": "which?"},
+        {"_id": "q2", "text": "not judged"},
+    )
+    write_lines(tmp_path / "qrels/test.tsv", "query-id\tcorpus-id\tscore", "q1\td1\t2", "q1\td2\t0")
+    return tmp_path
+
+
+def test_a_folder_is_read_with_titles_and_judged_queries(folder: Path) -> None:
+    corpus = JudgedCorpus.read(folder)
+    assert corpus.document_ids == ["d1", "d2"]
+    assert [text for _, text in corpus.texts] == ["A title a text", "another"]
+    assert corpus.queries == {"q1": "which?"}
+    assert corpus.judgements == {"q1": {"d1": 2, "d2": 0}}
+
+
+@pytest.mark.parametrize(
+    ("file", "rows", "message"),
+    [
+        ("qrels/test.tsv", ["q1\td9\t1"], r"'d9' is relevant to 'q1', but not in"),
+        ("qrels/test.tsv", ["q1\td3\t1"], r"'d3' is relevant to 'q1', but not in"),
+        ("qrels/test.tsv", ["q9\td1\t1"], r"the judged query 'q9' is not in"),
+        ("qrels/test.tsv", ["q1\td1\tgood"], r"test\.tsv:1: 'good' is not a relevance"),
+        ("qrels/test.tsv", ["q1\td1\t1", "q1\td1\t2"], r"test\.tsv:2: .*occurs twice"),
+        ("qrels/test.tsv", ["q1 d1"], r"test\.tsv:1: has 2 fields"),
+        ("corpus.jsonl", [{"_id": "d1", "text": "a"}] * 2, r"corpus\.jsonl:2: .*also that of"),
+        ("corpus.jsonl", [{"id": "d1", "text": "a"}], r"corpus\.jsonl:1: has no _id"),
+        ("corpus.jsonl", [{"_id": "d1", "text": 3}], r"corpus\.jsonl:1: .*is not a text"),
+    ],
+)
+def test_faults_of_a_folder_are_named_with_file_and_line(
+    folder: Path, file: str, rows: list[Any], message: str
+) -> None:
+    write_lines(folder / file, *rows)
+    with pytest.raises(DataError, match=message):
+        JudgedCorpus.read(folder)
+
+
+def test_judgements_are_chosen_by_name(folder: Path) -> None:
+    write_lines(folder / "qrels/dev.tsv", "q2\td2\t1")
+    assert list(JudgedCorpus.read(folder).queries) == ["q1"]
+    assert list(JudgedCorpus.read(folder, "dev").queries) == ["q2"]
+    with pytest.raises(DataError, match=r"has no train\.tsv.*qrels=dev or qrels=test"):
+        JudgedCorpus.read(folder, "train")
+    (folder / "qrels/test.tsv").unlink()
+    assert list(JudgedCorpus.read(folder).queries) == ["q2"]
+
+
+def test_runs_are_written_as_they_are_read(tmp_path: Path) -> None:
+    run = {"q1": {"d1": 0.1234567, "d2": 3.0}, "q2": {"d9": -1e-7}}
+    write_run(tmp_path / "a.run", run, "a model")
+    assert read_run(tmp_path / "a.run") == run
+    first = (tmp_path / "a.run").read_text().splitlines()[0]
+    assert first == "q1 Q0 d2 1 3 a_model"
+
+
+def test_trec_files_are_scored(tmp_path: Path) -> None:
+    judgements = write_lines(tmp_path / "qrels", "1 0 a 1", "1 0 b 0", "2 0 c 1")
+    run = write_lines(tmp_path / "run", "1 Q0 b 1 2.5 x", "1 Q0 a 2 2 x", "3 Q0 a 1 1 x")
+    evaluation = score("retrieval", str(judgements), predictions=run, metrics=["mrr", "recall@5"])
+    assert evaluation.metrics == {"mrr": 0.25, "recall@5": 0.5}
+    assert evaluation.notes == [
+        "1 queries of the run are not judged and were ignored",
+        "1 judged queries without a retrieved document count as 0",
+    ]
+    assert read_judgements(judgements)["1"] == {"a": 1, "b": 0}
+    for line, message in (("1 Q0 b 1 nan x", "is not a score"), ("1 Q0 b 1 2", "has 5 fields")):
+        write_lines(run, line)
+        with pytest.raises(DataError, match=message):
+            score("retrieval", str(judgements), predictions=run)
+    with pytest.raises(SettingsError, match="no_label is not for retrieval"):
+        score("retrieval", str(judgements), predictions=run, no_label="x")
+    with pytest.raises(SettingsError, match="metrics is for retrieval"):
+        score("tagging", str(judgements), metrics=["mrr"])
