@@ -24,7 +24,7 @@ from ...data.rows import LocatedRow, Rows, is_missing, text_of
 from ...data.tables import read_rows
 from ...data.text_inputs import Texts
 from ...errors import DataError
-from ...utils.atomic_writes import atomic_write
+from ...utils.atomic_writes import write_file
 from .metrics import Judgements, Run, sort_documents
 
 _CORPUS, _QUERIES, _JUDGEMENTS = "corpus.jsonl", "queries.jsonl", "qrels"
@@ -186,10 +186,12 @@ def write_run(path: str | os.PathLike[str], run: Run, system: str) -> None:
     Scores have nine digits, which float32 needs.
     """
     name = "_".join(system.split()) or "run"
-    with atomic_write(path) as new, new.open("w", encoding="utf-8") as file:
-        for query, scores in run.items():
-            for rank, document in enumerate(sort_documents(scores), 1):
-                file.write(f"{query} Q0 {document} {rank} {scores[document]:.9g} {name}\n")
+    lines = [
+        f"{query} Q0 {document} {rank} {scores[document]:.9g} {name}\n"
+        for query, scores in run.items()
+        for rank, document in enumerate(sort_documents(scores), 1)
+    ]
+    write_file(path, "".join(lines).encode())
 
 
 def _fields_of(path: str | os.PathLike[str]) -> Iterator[tuple[str, list[str]]]:
