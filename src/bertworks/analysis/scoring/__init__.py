@@ -82,7 +82,7 @@ def score(
         )
     if task == "retrieval":
         others: dict[str, Any] = {"label_column": label_column}
-        given |= {
+        others |= {
             "prediction_column": prediction_column,
             "no_label": no_label,
             "no_answer_probabilities": no_answer_probabilities,
@@ -136,9 +136,7 @@ def _score_retrieval(
         raise SettingsError(
             "retrieval is scored by two files", fix="Give judgements as data, and a run's file."
         )
-    values = (
-        {}
-        if metrics is None
-        else {"metrics": metrics if isinstance(metrics, str) else tuple(metrics)}
-    )
-    return score_run(data, predictions, RankingSettings.parse(values))
+    if metrics is None:
+        return score_run(data, predictions, RankingSettings())
+    names = metrics if isinstance(metrics, str) else tuple(metrics)
+    return score_run(data, predictions, RankingSettings.parse({"metrics": names}))
