@@ -14,7 +14,8 @@ Source: PyTorch's documentation, "CUDA Graphs".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from threading import Lock
 from typing import Any, NamedTuple
@@ -216,8 +217,9 @@ class TrainingGraphs(EncoderGraphs):
         return super()._graph(packed, shape)
 
     def _record(self, inputs: Packed) -> _TrainingGraph:
-        weights = self._parameters, self._gradients
-        return _TrainingGraph(self._compute, inputs, self._pool, *weights)
+        weights = list(zip(self._parameters, self._gradients, strict=True))
+        with _aliases(self._encoder, self._parameters) as aliases:
+            return _TrainingGraph(self._compute, inputs, self._pool, weights, aliases)
 
     def _replay(self, graph: _TrainingGraph, size: int) -> Tensor:
         owner = _Owner()
@@ -272,8 +274,8 @@ class _TrainingGraph(_Graph):
     """The kernels of one shape's forward and backward pass.
 
     Args:
-        parameters: those that are trained.
-        gradients: the memory of their gradients.
+        weights: the parameters that are trained, and the memory of their gradients.
+        aliases: the same parameters, as `compute` finds them now.
         others: arguments of `_Graph`.
     """
 
@@ -282,30 +284,26 @@ class _TrainingGraph(_Graph):
         compute: Callable[[Packed], Tensor],
         inputs: Packed,
         pool: Any,
-        parameters: list[nn.Parameter],
-        gradients: list[Tensor],
+        weights: list[tuple[nn.Parameter, Tensor]],
+        aliases: list[nn.Parameter],
     ) -> None:
-        self._parameters = parameters
+        self._aliases = aliases
         super().__init__(compute, inputs, pool)
         self.output_gradient = torch.zeros_like(self.output)
         self._backward = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._backward, **self._options):
             results = self._gradients_of(self.output, self.output_gradient)
-            pairs = [
-                (gradient, result)
-                for gradient, result in zip(gradients, results, strict=True)
+            self._weights = [
+                weight
+                for weight, result in zip(weights, results, strict=True)
                 if result is not None
             ]
-            torch._foreach_add_([one for one, _ in pairs], [result for _, result in pairs])
+            added = [result for result in results if result is not None]
+            torch._foreach_add_([gradient for _, gradient in self._weights], added)
         self.output = self.output.detach()
-        self._pairs = [
-            (parameter, gradient)
-            for parameter, gradient, result in zip(parameters, gradients, results, strict=True)
-            if result is not None
-        ]
 
     def _gradients_of(self, output: Tensor, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return torch.autograd.grad(output, self._parameters, gradient, allow_unused=True)
+        return torch.autograd.grad(output, self._aliases, gradient, allow_unused=True)
 
     def _warm_up(self) -> Tensor:
         output = super()._warm_up()
@@ -315,7 +313,7 @@ class _TrainingGraph(_Graph):
     def backward(self) -> None:
         """Add the gradients of the weights, from `output_gradient`."""
         new = []
-        for parameter, gradient in self._pairs:
+        for parameter, gradient in self._weights:
             if parameter.grad is None:
                 new.append(gradient)
             elif parameter.grad is not gradient:  # a head that shares it came first
@@ -324,6 +322,28 @@ class _TrainingGraph(_Graph):
         if new:
             torch._foreach_zero_(new)
         self._backward.replay()
+
+
+@contextmanager
+def _aliases(encoder: nn.Module, parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Let an encoder compute from other parameters in the same memory.
+
+    A backward pass that is recorded must not meet those that another one uses on another stream.
+    """
+    aliases = {one: nn.Parameter(one.detach()) for one in parameters}
+    places = [
+        (module._parameters, name, parameter)
+        for module in encoder.modules()
+        for name, parameter in module._parameters.items()
+        if parameter is not None and parameter in aliases
+    ]
+    for table, name, parameter in places:
+        table[name] = aliases[parameter]
+    try:
+        yield list(aliases.values())
+    finally:
+        for table, name, parameter in places:
+            table[name] = parameter
 
 
 class _Owner:
