@@ -290,3 +290,22 @@ def test_models_that_unload_each_other_are_reported(
     events = [json.loads(record.getMessage()) for record in records]
     (warning,) = [event for event in events if event["event"] == "models unload each other"]
     assert (warning["model"], warning["unloaded"]) == ("a", ["b"])
+
+
+def test_model_that_another_program_replaces_while_it_is_loaded_is_refused(
+    directories: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its digest might be that of the other file."""
+    folder = Path(shutil.copytree(directories["encoder"], tmp_path / "m"))
+    load = models.use
+
+    def replace(*args: object, **options: object) -> object:
+        model = load(*args, **options)  # type: ignore[arg-type]
+        file = folder / "model.safetensors"
+        shutil.copy(file, tmp_path / "new")
+        (tmp_path / "new").rename(file)
+        return model
+
+    monkeypatch.setattr(models, "use", replace)
+    with pytest.raises(models.UnavailableModelError, match="was changed while it was read"):
+        models.Models({"m": str(folder)}).get()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -194,6 +194,15 @@ def unchanged_file(file: Path) -> Iterator[None]:
         raise CheckpointError(
             "was changed while it was read", where=str(file), fix="Load it when it is complete."
         )
+
+
+@contextmanager
+def unchanged_files(files: Iterable[Path]) -> Iterator[None]:
+    """Check that files stay as they are within the block; see `unchanged_file`."""
+    with ExitStack() as stack:
+        for file in files:
+            stack.enter_context(unchanged_file(file))
+        yield
 
 
 def state_of(file: Path) -> tuple[int, int, int] | None:

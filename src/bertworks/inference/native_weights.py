@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ from ..checkpoints.weight_files import (
     find_weight_files,
     list_arrays,
     state_of,
-    unchanged_file,
+    unchanged_files,
 )
 from ..checkpoints.wrappers import remove_wrapper_names
 from ..errors import CheckpointError, needs_pytorch_error
@@ -150,9 +150,7 @@ class NativeWeights:
         """Raise an error if the files change in the block, or have changed before."""
         if [*map(state_of, self._files)] != self.states:
             raise CheckpointError("has changed since it was loaded", where=self.where)
-        with ExitStack() as stack:
-            for file in self._files:
-                stack.enter_context(unchanged_file(file))
+        with unchanged_files(self._files):
             yield
 
     def _decode(self) -> dict[str, FileArray]:

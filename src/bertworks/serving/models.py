@@ -9,13 +9,14 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..checkpoints.locate import check_model, locate_with_adapter
-from ..checkpoints.weight_files import digest_weights, list_weight_files
+from ..checkpoints.weight_files import digest_weights, list_weight_files, unchanged_files
 from ..errors import (
     BertworksError,
     CheckpointError,
@@ -245,13 +246,16 @@ class Models:
         """Load a model, and embed a text with it."""
         source = self.sources[name]
         model_directory, adapter = self._locate(source)
-        digest = digest_weights(model_directory)
-        if adapter is not None:
-            digest = f"{digest}+{digest_weights(adapter)}"
+        directories = [model_directory] if adapter is None else [model_directory, adapter]
         open_model: Callable[..., Any] = partial(
             use, adapter or model_directory, check_task, self._device, **self._adapters
         )
-        model = open_model(backend=self._backend)
+        files = [file for directory in directories for file in list_weight_files(directory)]
+        # The files are digested while they are loaded, and are the same for both.
+        with unchanged_files(files), ThreadPoolExecutor(1, "digest") as thread:
+            digests = thread.map(digest_weights, directories)
+            model = open_model(backend=self._backend)
+            digest = "+".join(digests)
         loaded_model = LoadedModel(
             name,
             source,
