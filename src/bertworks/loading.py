@@ -135,8 +135,6 @@ def use(
     if backend != "torch" and not (backend == "auto" and device == "auto" and _may_have_gpu()):
         try:
             model = _load_native(name, {"device": device, **options})
-            if backend == "auto" and has_pytorch() and not model.embeds_as_pytorch:
-                raise needs_pytorch_error("The same vectors as with PyTorch, to the bit,")
             return function(model)
         except NeedsPyTorchError:
             if backend == "native" or not has_pytorch():

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from bertworks.checkpoints.sentence_settings import SentenceSettings
 from bertworks.errors import CheckpointError, NeedsPyTorchError
 from bertworks.inference import native_network, native_weights
 from bertworks.inference.native_model import NativeModel
+from bertworks.inference.settings import FeatureSettings
 from bertworks.native.library import has_kernels
 from bertworks.nn.distance_buckets import buckets_of
 from bertworks.nn.part_settings import ScoreBiasSettings
@@ -81,6 +83,14 @@ def make_model(**values: object) -> bw.Model:
     return model
 
 
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[bw.Model, NativeModel]:
+    """A model with a pooler, with PyTorch and without."""
+    directory = tmp_path_factory.mktemp("models") / "model"
+    make_model(family="bertworks", keep_pooler=True).save(directory)
+    return bw.load(directory, backend="torch"), bw.load(directory, backend="native")
+
+
 @pytest.mark.parametrize("weights", ["fp32", "bf16", "int8", "calibrated"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 def test_vectors_have_the_bits_of_the_network(weights: str, precision: str, tmp_path: Path) -> None:
@@ -99,15 +109,37 @@ def test_vectors_have_the_bits_of_the_network(weights: str, precision: str, tmp_
     assert one == other
 
 
-@pytest.mark.parametrize("pooling", ["cls", "max", "sep", "mean+max", "mean-sqrt", "weighted-mean"])
-def test_other_poolings_equal_the_networks(pooling: str, tmp_path: Path) -> None:
-    make_model().save(tmp_path / "model")
-    network, native = (bw.load(tmp_path / "model", backend=one) for one in ("torch", "native"))
-    for options in ({}, {"prompt": "a b", "include_prompt": False}):
-        for layers in ([-1], [0, -1]):
-            settings = {"pooling": pooling, "precision": "bf16", "layers": layers, **options}
-            actual, expected = (one.embed(TEXTS, **settings) for one in (native, network))
-            assert actual == pytest.approx(expected, abs=2e-7)
+POOLINGS = ("mean", "cls", "max", "sep", "mean+max", "mean-sqrt", "weighted-mean")
+LAYERS: tuple[dict[str, Any], ...] = (
+    {},
+    {"layers": [0, -1]},
+    {"layers": [-2, 1, -2]},
+    {"layers": [0, -1], "combine": "sum"},
+    {"layers": [0, 1, -1], "combine": "mean"},
+    {"layers": [0, -1], "combine": "mean", "layer_weights": [0.3, 0.7]},
+)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "layers"), [("pooler", {}), *product(POOLINGS, LAYERS)], ids=str
+)
+def test_vectors_of_all_settings_have_the_bits_of_the_network(
+    pooling: str, layers: dict[str, Any], both: tuple[bw.Model, NativeModel]
+) -> None:
+    network, native = both
+    prompt = {"prompt": "a b", "include_prompt": False}
+    for options in ({},) if pooling == "pooler" else ({}, prompt):
+        for precision in ("fp32", "bf16", "int8"):
+            settings = {"pooling": pooling, "precision": precision, **layers, **options}
+            expected = network.embed(TEXTS, **settings)
+            assert np.array_equal(native.embed(TEXTS, **settings), expected)
+            assert np.array_equal(native.embed(TEXTS[3], **settings), expected[3:4])
+
+
+def test_token_states_have_the_bits_of_the_network(both: tuple[bw.Model, NativeModel]) -> None:
+    settings = FeatureSettings(layers=[0, -1], combine="mean", precision="bf16")
+    expected, actual = (one._token_features(settings).embed(TEXTS) for one in both)
+    assert np.array_equal(actual.vectors, expected.vectors)
 
 
 def test_modules_after_pooling_equal_the_networks(tmp_path: Path) -> None:
@@ -125,9 +157,12 @@ def test_modules_after_pooling_equal_the_networks(tmp_path: Path) -> None:
     network, native = (bw.load(tmp_path / "model", backend=one) for one in ("torch", "native"))
     actual, expected = (one.embed(TEXTS, precision="bf16") for one in (native, network))
     assert actual.shape == (5, 24)
-    assert actual == pytest.approx(expected, abs=1e-6)
+    assert np.array_equal(actual, expected)
     assert np.array_equal(native.embed(TEXTS[:1], precision="bf16"), actual[:1])
     assert native.embedder().fingerprint() == network.embedder().fingerprint()
+    with network.modules.steps[0].register_forward_hook(lambda *_: torch.ones(5, 24)):
+        hooked = network.embed(TEXTS, precision="bf16")
+    assert hooked == pytest.approx(hooked[:1].repeat(5, 0), abs=1e-6), "PyTorch computes them"
     (directory,) = (tmp_path / "model").glob("2_Dense")
     (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
     with pytest.raises(NeedsPyTorchError, match=r"a module without model\.safetensors"):
@@ -178,6 +213,27 @@ def test_weights_that_are_computed_from_others_are_used() -> None:
     expected = model.embed(TEXTS, precision="bf16")
     torch.nn.utils.weight_norm(model.encoder.layers[0].feed_forward.output)  # type: ignore[arg-type]
     assert model.embed(TEXTS, precision="bf16") == pytest.approx(expected, abs=0.01)
+
+
+def test_size_is_that_of_the_arrays_in_memory(both: tuple[bw.Model, NativeModel]) -> None:
+    directory = both[0].source
+    assert directory is not None
+    config, sizes = both[0].config, {}
+    for precision in ("fp32", "bf16", "int8"):
+        model = bw.load(directory, backend="native")
+        model.network._encoders.clear()
+        model.network.encoder(precision)
+        sizes[precision] = model.num_bytes
+    parameters = both[0].num_parameters
+    layer = config.hidden_size * (4 * config.hidden_size + 2 * config.intermediate_size)
+    num_weights = config.num_hidden_layers * layer
+    num_rows = config.num_hidden_layers * (5 * config.hidden_size + config.intermediate_size)
+    assert sizes["fp32"] == 4 * parameters
+    assert sizes["bf16"] == sizes["fp32"] - 2 * num_weights
+    # A row of 8-bit numbers has a scale and the sum of its numbers.
+    assert sizes["int8"] == sizes["fp32"] - 3 * num_weights + 8 * num_rows
+    model.network.encoder("fp32")
+    assert model.num_bytes > sizes["fp32"], "the weights are there in two precisions"
 
 
 def test_changed_or_deleted_files_are_an_error_at_the_next_precision(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ..native.quantization import to_floats
 from ..nn.encoder import BareEncoder, Encoder, HasEncoder
 from ..nn.pooling import pool
 from ..nn.vector_modules import VectorModules
@@ -23,8 +24,9 @@ from ..settings.pooling import modes_of
 from ..text.tokenizer import Tokenizer
 from .engine import resolve_precision
 from .fingerprints import POOLER, arrays_of, fingerprint_of_arrays
-from .frozen_native import FrozenNativeEncoder
+from .frozen_native import FrozenNativeEncoder, native_parts
 from .frozen_network import frozen_form, inference
+from .native_encoder import layer_vectors, text_vectors
 from .network_runner import check_finite
 from .settings import EmbedSettings, EngineSettings, LayerSettings
 from .text_embedding import EncodedText, TextEmbedder, TextReader, VectorEmbedder
@@ -77,6 +79,9 @@ class HiddenStateExtractor(TextReader):
     def of_tokens(self, packed: Packed) -> Float[Tensor, "tokens width"]:
         """The vector of each token, in the order of the pack."""
         with inference(self.network, self.engine) as form:
+            parts = native_parts(form.encoder, None, None)
+            if parts is not None:
+                return torch.from_numpy(layer_vectors(self, parts.encoder, packed, to_floats))
             return torch.cat(self.parts(form.encoder, packed, lambda hidden: hidden), -1)
 
     def token_states(
@@ -171,6 +176,10 @@ class Embedder(NetworkEmbedder, VectorEmbedder):
         modules = self.modules
         with inference(self.network, self.engine) as form:
             encoder = form.encoder
+            pooler = self.network.encoder.pooler if self.uses_pooler else None
+            parts = native_parts(encoder, pooler, modules)
+            if parts is not None:
+                return text_vectors(self, parts, packed, num_excluded)
             is_mean = self.pooling == "mean" and self.is_of_last and not num_excluded
             if is_mean and isinstance(encoder, FrozenNativeEncoder):
                 means = encoder.means(packed, unit_length=self.normalize and modules is None)

@@ -17,16 +17,20 @@ from ..native.layer import MAPS, FixedCodes, NativeLayer, NativeLayers
 from ..native.library import has_kernels
 from ..nn.config import EncoderConfig
 from ..nn.embeddings import Embeddings
-from ..nn.encoder import Encoder
+from ..nn.encoder import Encoder, Pooler
 from ..nn.encoder_layers import AttentionScope, FeedForward, Layer, SelfAttention
+from ..nn.head_layouts import pooler_layout
 from ..nn.layers import ACTIVATIONS as ACTIVATION_OF
-from ..nn.layers import LayerNorm, Linear
+from ..nn.layers import LayerNorm, Linear, OutputLinear
 from ..nn.module_copies import copy_module
 from ..nn.pooling import pool
 from ..nn.score_bias import BucketBias, DistanceVectors, LinearBias, ScoreBias
+from ..nn.vector_modules import VectorModules
 from ..packed import Packed, Sequences
 from .native_bias import distance_numbers
-from .native_encoder import NativeEncoder, unsupported_part
+from .native_encoder import NativeEncoder, NativeParts, unsupported_part
+from .native_heads import POOLER, NativeTaskNetwork
+from .native_modules import NativeModules, unsupported_module
 
 
 class FrozenNativeLayer(Layer):
@@ -203,6 +207,49 @@ class FrozenNativeEncoder(Encoder):
             native_encoder=native,
             hooks=[hooks for layer in layers for hooks in _hooks(layer)],
         )
+
+
+def native_parts(
+    encoder: Encoder, pooler: nn.Module | None, modules: VectorModules | None
+) -> NativeParts | None:
+    """What computes the vectors of texts without PyTorch; None if PyTorch must compute a part.
+
+    Args:
+        encoder: in its frozen form.
+        pooler: the encoder's, if vectors are the pooler's.
+        modules: those that follow pooling; None: there are none.
+    """
+    native = encoder.native if isinstance(encoder, FrozenNativeEncoder) else None
+    heads = [one for head in (pooler, modules) if head is not None for one in head.modules()]
+    if (
+        native is None
+        or any(map(any, map(_hooks, heads)))
+        or not all(map(_is_plain_part, heads))
+        or not (pooler is None or type(pooler) in {Pooler, nn.Identity})
+        or (modules is not None and any(map(unsupported_module, modules.settings)))
+    ):
+        return None
+    native_modules = pool = None
+    if modules is not None:
+        native_modules = NativeModules(modules.settings, [*map(_arrays, modules.steps)])
+    if pooler is not None:
+        layout = pooler_layout(encoder.config)
+        pool = NativeTaskNetwork(native, {POOLER: layout}, _arrays(pooler, f"{POOLER}.")).pool
+    return NativeParts(native, native_modules, pool)
+
+
+def _is_plain_part(module: nn.Module) -> bool:
+    """Whether a module has no parameters, or is a linear map of the package in float32."""
+    tensors = [*module.parameters(recurse=False)]
+    is_linear = type(module) in {Linear, OutputLinear}
+    return not tensors or (
+        is_linear and all(one.dtype is torch.float32 and one.is_cpu for one in tensors)
+    )
+
+
+def _arrays(module: nn.Module, prefix: str = "") -> dict[str, NDArray[np.float32]]:
+    tensors = module.state_dict().items()
+    return {prefix + name: _to_array(tensor.contiguous()) for name, tensor in tensors}
 
 
 def _has_plain_bias(encoder: Encoder) -> bool:

@@ -2,13 +2,16 @@
 
     arrays of a file, or a network's tensors ─► packed weights ─► embeddings, layers, pooling
 
-It computes in float32, in bfloat16, or with products of 8-bit integers.
+It computes in float32, in bfloat16, or with products of 8-bit integers. A model without PyTorch and
+the frozen form of a network use the same code, so their vectors have the same bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +26,11 @@ from .native_bias import DistanceNumbers
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
+
+    from .native_modules import NativeModules
+    from .text_embedding import TextReader, VectorEmbedder
+
+Vectors = NDArray[np.float32]
 
 POOLINGS = frozenset(("mean", "cls", "sep", "max", "mean-sqrt", "weighted-mean"))
 """The modes of pooling that `NativeEncoder.vectors` computes."""
@@ -45,6 +53,11 @@ class NativeEncoder:
         bias: DistanceNumbers | None = None,
     ) -> None:
         self.embeddings, self.layers, self.bias = embeddings, layers, bias
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of the packed weights."""
+        return self.embeddings.num_bytes + self.layers.num_bytes
 
     def __call__(self, packed: Packed) -> Shaped[np.ndarray, "tokens hidden_size"]:
         """The last layer's output: float32, or the bits of bfloat16 numbers.
@@ -166,3 +179,77 @@ def unsupported_pooling(pooling: str) -> str | None:
     """The first mode of pooling that native code does not compute; None if there is none."""
     modes: Sequence[str] = modes_of(pooling)
     return next((mode for mode in modes if mode not in POOLINGS), None)
+
+
+class NativeParts(NamedTuple):
+    """What computes the vectors of texts in native code.
+
+    Attributes:
+        encoder: in a precision.
+        modules: those that follow pooling; None: there are none.
+        pool: returns the pooler's output for each sequence; only for the pooling "pooler".
+    """
+
+    encoder: NativeEncoder
+    modules: NativeModules | None
+    pool: Callable[[Packed], Vectors] | None
+
+
+def layer_vectors(
+    reader: TextReader,
+    encoder: NativeEncoder,
+    packed: Packed,
+    reduce: Callable[[NDArray[Any]], Vectors],
+) -> Float[np.ndarray, "vectors width"]:
+    """The vectors of each layer, or of all layers combined, after `reduce`, side by side.
+
+    Args:
+        reader: says which layers, and how they are combined.
+    """
+    layers, settings = reader.layers, reader.settings
+    if reader.is_of_last:
+        return reduce(encoder(packed))
+    counts = Counter(layers)
+    weights: dict[int, float] = dict.fromkeys(layers, 0.0)
+    for number, weight in zip(layers, settings.layer_weights or repeat(1.0), strict=False):
+        weights[number] += weight
+    states = enumerate(encoder.states(packed))
+    if settings.combine == "concat":
+        vectors = {number: reduce(hidden) for number, hidden in states if number in counts}
+        return np.concatenate([vectors[layer] for layer in layers], axis=1)
+    total: Vectors | None = None
+    for number, hidden in states:
+        if number in counts:
+            weighted = np.float32(weights[number]) * to_floats(hidden)
+            total = weighted if total is None else total + weighted
+    assert total is not None
+    if settings.combine == "mean":
+        total /= np.float32(sum(weights.values()))
+    return reduce(total)
+
+
+def text_vectors(
+    embedder: VectorEmbedder, parts: NativeParts, packed: Packed, num_excluded: int
+) -> Float[np.ndarray, "sequences width"]:
+    """The vector of each text of a pack.
+
+    Args:
+        embedder: says which layers, how they are pooled, and whether vectors have length 1.
+        num_excluded: the number of tokens at the start of each text that pooling leaves out.
+    """
+    encoder, modules, pool = parts
+    pooling, has_unit_length = embedder.pooling, embedder.normalize
+    if pooling == "mean" and not num_excluded and embedder.is_of_last:
+        vectors = encoder.means(packed, unit_length=has_unit_length and modules is None)
+        if modules is None:
+            return vectors
+    elif pool is not None:
+        vectors = pool(packed)
+    else:
+        vectors = layer_vectors(
+            *(embedder, encoder, packed),
+            lambda hidden: NativeEncoder.pool(hidden, packed, pooling, first=num_excluded),
+        )
+    if modules is not None:
+        vectors = modules(vectors)
+    return of_unit_length(vectors) if has_unit_length else vectors

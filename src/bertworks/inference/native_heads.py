@@ -83,6 +83,10 @@ class NativeTaskNetwork:
         """A vector of length 1 of each sequence."""
         return of_unit_length(self._encoder.vectors(packed, pooling))
 
+    def pool(self, packed: Packed) -> Float[np.ndarray, "sequences hidden_size"]:
+        """The output of the encoder's pooler for each sequence."""
+        return self.head(POOLER, self.hidden(packed), packed)
+
     def head(
         self, name: str, hidden: Shaped[np.ndarray, "tokens hidden_size"], packed: Packed | None
     ) -> Float[np.ndarray, "rows outputs"]:

@@ -28,8 +28,9 @@ from ..tasks.task import Task
 from ..text.tokenizer import Tokenizer
 from .engine import AnyNetwork
 from .fingerprints import fingerprint_of_arrays
-from .native_embedder import NativeEmbedder, NativeModules, NativeTokenFeatures
+from .native_embedder import NativeEmbedder, NativeTokenFeatures
 from .native_heads import POOLER
+from .native_modules import NativeModules
 from .native_network import NativeNetwork, unsupported_network
 from .native_weights import NativeWeights
 from .settings import FeatureSettings
@@ -67,16 +68,6 @@ class NativeModel(TaskModel):
         self.modules, self.source, self.query_model = modules, source, None
         self.task_error: NeedsPyTorchError | None = None
 
-    @property
-    def embeds_as_pytorch(self) -> bool:
-        """Whether its vectors, as its files define them, have the same bits as with PyTorch.
-
-        Vectors of other layers than the last, and of some poolings, are summed in another order.
-        """
-        sentence = self.sentence
-        last = (-1,), (self.network.config.num_hidden_layers,)
-        return sentence is None or (sentence.layers in last and sentence.pooling in ("mean", "cls"))
-
     @staticmethod
     def load(name: str | Path) -> NativeModel:
         """Load a model whose encoder native code can compute; see `loading.load`.
@@ -99,7 +90,7 @@ class NativeModel(TaskModel):
         sentence = None if encoder is None else encoder.settings
         modules = None
         if encoder is not None and encoder.modules is not None:
-            modules = NativeModules(encoder.modules)
+            modules = NativeModules.from_files(encoder.modules)
         task_file = read_task(directory)
         limit = read_limit(directory, whole_directory, config)
         if (part := unsupported_network(config)) is not None:
@@ -153,7 +144,8 @@ class NativeModel(TaskModel):
     @property
     def num_bytes(self) -> int:
         """The bytes of the packed weights."""
-        return self.network.num_bytes
+        modules = 0 if self.modules is None else self.modules.num_bytes
+        return self.network.num_bytes + modules
 
     def embedder(self, **settings: Unpack[EmbedKeywords]) -> NativeEmbedder:
         """The object that computes the vectors of `embed`, with the same settings.

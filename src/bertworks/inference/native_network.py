@@ -83,9 +83,10 @@ class NativeNetwork:
 
     @property
     def num_bytes(self) -> int:
-        """About the bytes of the packed weights."""
-        sizes = {"fp32": 4, "bf16": 2, "int8": 1}
-        return self.num_parameters * sum(sizes[precision] for precision in self._encoders)
+        """The bytes of the heads, and of the encoder's weights in each precision that is used."""
+        encoders = [*self._encoders.values()]
+        heads = sum(array.nbytes for array in self._heads.values())
+        return heads + sum(encoder.num_bytes for encoder in encoders)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A worker reads the files again.

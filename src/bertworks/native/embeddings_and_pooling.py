@@ -55,6 +55,11 @@ class NativeEmbeddings:
         self._run = library().bertworks_embeddings
 
     @property
+    def num_bytes(self) -> int:
+        """The bytes of the tables and the norm."""
+        return sum(array.nbytes for array in self._arrays if array is not None)
+
+    @property
     def words(self) -> Float[np.ndarray, "entries width"]:
         """The table of words."""
         words = self._arrays[0]

@@ -122,6 +122,12 @@ class NativeMap:
             slope,
         )
 
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of its arrays."""
+        values = (self.packed, self.bias, self.scales, self.offsets, self.start, self.slope)
+        return sum(value.nbytes for value in values if value is not None)
+
     def to_struct(self) -> Map:
         """Return the struct for native code; this object owns its memory and must outlive it."""
         values = (self.scales, self.offsets, self.start, self.slope)
@@ -169,6 +175,11 @@ class NativeLayer:
         )
         self.dtype = np.dtype(np.float32 if fp32 else np.uint16)
 
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of its weights."""
+        return sum(one.num_bytes for one in self._maps) + sum(one.nbytes for one in self._norms)
+
     @staticmethod
     def from_arrays(
         arrays: Arrays,
@@ -213,6 +224,11 @@ class NativeLayers:
         self._run = library().bertworks_layers
         self.layers = layers
         self._structs = (Layer * len(layers))(*(layer.struct for layer in layers))
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of the weights; layers that share theirs are one object."""
+        return sum(layer.num_bytes for layer in set(self.layers))
 
     def __call__(
         self,
