@@ -76,6 +76,7 @@ def make_app(
         service.ready = False
         await asyncio.to_thread(service.view_executor.close)
         await asyncio.to_thread(service.queue.close)
+        await asyncio.to_thread(service.traces.close)
 
     app = FastAPI(
         title="bertworks",

@@ -28,11 +28,10 @@ from .pages import make_key_page
 from .request_error import RequestError
 from .security import Keys, is_loopback, needs_no_key, parse_host
 from .service import Service
+from .tracing import RequestTrace
 
 Headers = Mapping[bytes, bytes]
 _ID = re.compile(rb"[\w.:-]{1,64}")
-_TRACE = re.compile(rb"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})")
-"""W3C's `traceparent`: version, trace, the caller's span, flags."""
 
 
 class RequestMiddleware:
@@ -64,8 +63,10 @@ class RequestMiddleware:
         context = RequestContext(
             _read_id(headers), time.monotonic(), client[0] if client else "local"
         )
-        trace = _TRACE.fullmatch(headers.get(b"traceparent", b""))
-        context.trace_id = None if trace is None else trace[1].decode()
+        trace = None
+        if not _is_probe(scope["method"], scope["path"]):
+            trace = self.service.traces.begin(scope["method"], headers)
+        context.trace_id = None if trace is None else trace.trace_id
         scope.setdefault("state", {})["context"] = context
         status = 0
 
@@ -75,8 +76,7 @@ class RequestMiddleware:
                 status = message["status"]
                 more = [(b"x-request-id", context.id.encode())]
                 if trace is not None:
-                    span = f"{random.getrandbits(64) or 1:016x}".encode()
-                    more.append((b"traceparent", b"-".join((b"00", trace[1], span, trace[2]))))
+                    more.append((b"traceparent", trace.header.encode()))
                 if self.service.draining:
                     more.append((b"connection", b"close"))
                 message["headers"] = [*message.get("headers", []), *more]
@@ -103,7 +103,7 @@ class RequestMiddleware:
             self._num_open_requests -= 1
             if quota_name is not None:
                 self.service.quotas.end(quota_name, context.tokens)
-            self._record(scope, context, status)
+            self._record(scope, context, status, trace)
 
     async def _respond(
         self, error: RequestError, scope: Scope, receive: Receive, send: Send
@@ -232,7 +232,9 @@ class RequestMiddleware:
         finally:
             watcher.cancel()
 
-    def _record(self, scope: Scope, context: RequestContext, status: int) -> None:
+    def _record(
+        self, scope: Scope, context: RequestContext, status: int, trace: RequestTrace | None
+    ) -> None:
         # A request that was refused before it was routed has no route yet.
         route = getattr(scope.get("route"), "path", None)
         route = self.service.metrics.name_route(scope["path"] if route is None else route)
@@ -240,10 +242,10 @@ class RequestMiddleware:
         if context.error is None and status >= 400:
             context.error = "Validation" if status < 500 else "Internal"
         self.service.metrics.record_request(route, seconds, context)
+        if trace is not None:
+            trace.end(route, status, context)
         log(
-            logging.DEBUG
-            if needs_no_key(scope["method"], route) or route == "/metrics"
-            else logging.INFO,
+            logging.DEBUG if _is_probe(scope["method"], route) else logging.INFO,
             "request",
             id=context.id,
             trace=context.trace_id,
@@ -257,6 +259,11 @@ class RequestMiddleware:
             tokens=context.tokens,
             milliseconds=round(1000 * seconds, 1),
         )
+
+
+def _is_probe(method: str, path: str) -> bool:
+    """Whether a request is one of those that machines repeat: of health, or of metrics."""
+    return needs_no_key(method, path) or path == "/metrics"
 
 
 def _log_error(context: RequestContext, error: Exception) -> None:

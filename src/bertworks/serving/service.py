@@ -24,6 +24,7 @@ from .request_error import ErrorFormat, ErrorFormats
 from .schedule import DeadlineError, OverloadedError
 from .security import Keys
 from .settings import ServeSettings
+from .tracing import Traces, make_traces
 
 T = TypeVar("T")
 
@@ -40,6 +41,7 @@ class Service:
 
     Attributes:
         quotas: what each key uses.
+        traces: the traces of requests.
         error_formats: the format of errors of each path.
         connections: limits of the server's connections.
         response_turns: lets a few responses continue at a time.
@@ -64,6 +66,7 @@ class Service:
         self.failure: Exception | None = None
         self.connections = Connections(settings)
         self.quotas = Quotas(keys.quotas)
+        self.traces = make_traces() if settings.traces else Traces()
         self.metrics = Metrics(
             sorted({route.path for route, _ in routes}),
             {

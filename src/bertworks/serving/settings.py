@@ -84,6 +84,11 @@ class ServeSettings(Settings):
         True, description="put the model's default prompt before texts that name no prompt"
     )
 
+    traces: bool = Field(
+        False,
+        description="send a span of each request by OpenTelemetry, to the address in "
+        "OTEL_EXPORTER_OTLP_ENDPOINT; needs the extra [otel]",
+    )
     cors_origins: tuple[str, ...] = Field(
         (),
         description="web pages of these origins, such as https://example.org, comma-separated, may "
