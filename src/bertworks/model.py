@@ -307,7 +307,7 @@ class Model(TaskModel):
             self.query_model.to(device)
         return self
 
-    def _fingerprint(self) -> str:
+    def fingerprint(self) -> str:
         return fingerprint(self.encoder, self.tokenizer, self.network)
 
     def _token_features(self, settings: FeatureSettings) -> NetworkTokenFeatures:

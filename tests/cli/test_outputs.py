@@ -33,6 +33,13 @@ def scored_table(world: World) -> Path:
     return file
 
 
+def pairs_table(world: World) -> Path:
+    file = world.corpus.with_name("pairs.jsonl")
+    rows = [{"query": f"the {noun}", "positive": f"a {noun}"} for noun in ("door", "river", "sea")]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return file
+
+
 def tagged_file(world: World) -> Path:
     file = world.corpus.with_name("tagged.conll")
     file.write_text("the O\nriver B-PLACE\n\na O\ndoor O\n\n" * 4, encoding="utf-8")
@@ -141,6 +148,7 @@ VERBS: dict[str, Verb] = {
         lambda w: ("search", w.pretrained, w.corpus, "a door", *CPU),
         "--index",
     ),
+    "mine": verb("negatives.jsonl", "file", lambda w: ("mine", w.pretrained, pairs_table(w), *CPU)),
     "merge": verb("prepared", WHOLE, lambda w: ("merge", *prepared_parts(w))),
     "merge of vectors": verb("vectors.npy", "file", lambda w: ("merge", *parts_of_vectors(w))),
     "neighbours": verb("vectors.txt", "file", lambda w: ("neighbours", w.pretrained)),

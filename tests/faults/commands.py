@@ -34,6 +34,13 @@ def _vectors(verb: str, *more: object) -> Callable[[World, Path], Words]:
     )
 
 
+def _mine(world: World, out: Path) -> Words:
+    pairs = world.vocab.with_name("pairs.jsonl")
+    rows = [{"query": f"the {noun}", "positive": f"a {noun}"} for noun in ("door", "river", "sea")]
+    pairs.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return ("mine", world.pretrained, pairs, "--out", out, *CPU, "precision=fp32", "window_rows=1")
+
+
 def _parts(world: World, kind: str) -> list[Path]:
     """Parts, made once."""
     parts_dir = world.vocab.with_name(f"parts-{kind}")
@@ -97,6 +104,7 @@ COMMANDS: dict[str, tuple[str, Callable[[World, Path], Words]]] = {
             "precision=fp32",
         ),
     ),
+    "mine": ("negatives.jsonl", _mine),
     "merge": ("prepared", _merge("corpus")),
     "merge of vectors": ("vectors.npy", _merge("npy")),
     "merge of predictions": ("answers.tsv", _merge("tsv")),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bertworks.analysis import search
+from bertworks.analysis.retrieval import index
 from bertworks.checkpoints import locate
 from bertworks.inference import window_files
 from bertworks.text import file_names
@@ -33,7 +33,7 @@ def test_saved_models_have_only_our_own_files(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["teacher.npy", search._VECTORS, search._SPARSE_VECTORS, search._TOKEN_VECTORS]
+    "name", ["teacher.npy", index._VECTORS, index._SPARSE_VECTORS, index._TOKEN_VECTORS]
 )
 def test_files_of_vectors_are_our_own(name: str, tmp_path: Path) -> None:
     out = tmp_path / name

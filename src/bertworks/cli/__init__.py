@@ -28,7 +28,7 @@ MODULES = {
     "language_modelling": ("fill-mask", "next-sentence", "generate"),
     "planning": ("estimate", "settings"),
     "prediction": ("predict", "explain"),
-    "search": ("neighbours", "search"),
+    "search": ("neighbours", "search", "mine"),
     "serve": ("serve",),
     "training": ("pretrain", "finetune"),
     "vectors": ("embed", "features"),

@@ -1,7 +1,8 @@
-"""Find near texts or words: `neighbours`, `search`."""
+"""Find near texts or words: `neighbours`, `search`, `mine`."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -9,10 +10,10 @@ import typer
 
 from ..utils.progress import Progress
 from .application import verb
-from .devices import EngineOption
+from .devices import EngineOption, ModelWorkers
 from .display import Display, JsonDisplay
-from .models import AdaptedModel, ModelSource, use_each
-from .options import Overwrite, SettingsOption, TopK
+from .models import BM25, AdaptedModel, ModelSource, use_each
+from .options import Overwrite, SettingsOption, SettingsWords, TopK
 from .outputs import output
 from .texts import Column, lines_of, require_text
 
@@ -174,6 +175,66 @@ def search(
         if len(query_texts) > 1:
             display.text(query)
         _show_hits(display, hits, file, None if rerank is None else similarity)
+
+
+@verb(
+    "mine",
+    "bertworks mine mini-sentences pairs.tsv --out negatives.jsonl margin=0.05",
+    "bertworks mine bm25 pairs.tsv --out negatives.jsonl --corpus passages.txt \\\n"
+    "      --rerank runs/relevance num_negatives=8",
+)
+def mine(
+    model: AdaptedModel,
+    pairs: str,
+    *,
+    out: Path,
+    corpus: str | None = None,
+    rerank: str | None = None,
+    overwrite: Overwrite = False,
+    workers: ModelWorkers,
+    settings: SettingsWords,
+    engine: EngineOption,
+    display: JsonDisplay,
+) -> None:
+    """Find hard negatives for pairs of a query and its passage.
+
+    A negative is a passage that MODEL ranks high for the query, and that belongs to it in no row.
+    The table that is written trains retrieval: finetune retrieval --train FILE. If interrupted, the
+    same command resumes. MODEL may be bm25.
+
+    Args:
+        pairs (PAIRS): Table of queries and their passages.
+        out (FILE): Output file: .jsonl.
+        corpus (FILE): More passages: .txt with one on each line, or a table.
+        rerank (MODEL): Cross-encoder that drops passages which it finds relevant, and whose scores
+            are written for the losses margin-mse and kl.
+    """
+    sources = [model, *([] if rerank is None else [ModelSource(rerank)])]
+
+    def run(models: list[Any]) -> Any:
+        from ..analysis.retrieval.mining import mine as write_negatives
+
+        reranker = None if rerank is None else models.pop()
+        with Progress() as progress:
+            return write_negatives(
+                models[0],
+                pairs,
+                out,
+                corpus=corpus,
+                rerank=reranker,
+                overwrite=overwrite,
+                progress=lambda step: progress.counter(step, "rows"),
+                **workers,
+                **settings,
+            )
+
+    with output(out, [pairs, corpus], model=None if model.name == BM25 else model):
+        result = use_each(sources, run, engine)
+    display.json(asdict(result))
+    facts = {"pairs": f"{result.rows:,}", "negatives": f"{result.negatives:,}"}
+    if result.num_short:
+        facts["fewer"] = f"{result.num_short:,} pairs have fewer than were asked for"
+    display.facts({**facts, "written to": out})
 
 
 def _show_hits(display: Display, hits: list[Hit], file: str, similarity: str | None) -> None:

@@ -159,7 +159,7 @@ class NativeModel(TaskModel):
     def _token_features(self, settings: FeatureSettings) -> NativeTokenFeatures:
         return NativeTokenFeatures(self.network, self.tokenizer, settings, settings)
 
-    def _fingerprint(self) -> str:
+    def fingerprint(self) -> str:
         arrays = self.network.all_named_arrays()
         return fingerprint_of_arrays(self.network.config, self.tokenizer, arrays)
 

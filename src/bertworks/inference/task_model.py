@@ -256,7 +256,7 @@ class TaskModel(EmbeddingModel):
             part=part,
             inputs=[data],
             provenance={
-                "model": self._fingerprint(),
+                "model": self.fingerprint(),
                 "task": task.name,
                 **task.to_dict(),
                 **engine_settings.model_dump(mode="json"),
@@ -455,7 +455,7 @@ class TaskModel(EmbeddingModel):
         return self.task, self.network
 
     @abstractmethod
-    def _fingerprint(self) -> str:
+    def fingerprint(self) -> str:
         """A digest that identifies the model, with its heads."""
 
     @abstractmethod

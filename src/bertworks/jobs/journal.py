@@ -28,6 +28,9 @@ _DIFFERENCES = {
     "vocabulary_hash": "another tokenizer",
     "sources": "another corpus (its parts or their weights differ)",
     "exclude": "another text of the files to exclude",
+    "passages": "other passages",
+    "pairs": "other pairs",
+    "reranker": "another reranker",
     TEXTS: "other texts",
 }
 """Words for settings that differ, where showing their values would not help."""

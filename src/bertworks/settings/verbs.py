@@ -5,7 +5,7 @@ from __future__ import annotations
 VERBS = (
     *("demo", "vocab", "prepare", "pretrain", "finetune", "glue", "probe", "ablate", "lab"),
     *("evaluate", "score", "predict", "fill-mask", "next-sentence", "generate", "explain"),
-    *("embed", "features", "search", "neighbours", "serve", "estimate", "merge"),
+    *("embed", "features", "search", "mine", "neighbours", "serve", "estimate", "merge"),
     *("tokenize", "inspect", "convert", "quantize", "distil", "add-tokens", "shrink", "extend"),
     "settings",
 )
@@ -36,6 +36,7 @@ VERB_SETTINGS: dict[str, tuple[str, ...]] = {
     "embed": ("inference.settings:EmbeddingSettings", _TABLE),
     "features": ("inference.settings:FeatureSettings", _TABLE),
     "search": (_ENGINE, _TABLE),
+    "mine": ("analysis.retrieval.settings:MineSettings", _ENGINE, _TABLE),
     "serve": ("serving.settings:ServeSettings",),
     "distil": ("convert.static_settings:DistilSettings", _TABLE),
     "add-tokens": (_TABLE,),

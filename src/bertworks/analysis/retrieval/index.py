@@ -151,6 +151,18 @@ class Index(TextIndex):
             **engine,
         )
 
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        state.pop("_approximation", None)
+        if isinstance(self.vectors, np.memmap):  # a worker maps the same file
+            state["vectors"] = Path(str(self.vectors.filename))
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if isinstance(self.vectors, Path):
+            self.vectors = _load_vectors(self.vectors, mmap_mode="r")
+
     def __repr__(self) -> str:
         return f"<Index of {len(self):,} texts in {self._texts.rows.name}, {self.model!r}>"
 

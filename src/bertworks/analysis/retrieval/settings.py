@@ -1,4 +1,4 @@
-"""Settings of the evaluation of rankings."""
+"""Settings of the evaluation of rankings, and of mining."""
 
 from __future__ import annotations
 
@@ -56,3 +56,26 @@ class RetrievalEvaluationSettings(RankingSettings):
         if max(cutoffs) > self.depth:
             raise ValueError(f"depth={self.depth} is less than a metric's cutoff, {max(cutoffs)}")
         return self
+
+
+class MineSettings(Settings):
+    """Hard negatives."""
+
+    num_negatives: int = Field(4, ge=1, le=10_000, description="maximum negatives per pair")
+    depth: int = Field(100, ge=1, le=1_000_000, description="passages ranked per query")
+    skip: int = Field(
+        0, ge=0, description="best ranked passages that are not used: they may be relevant"
+    )
+    margin: float | None = Field(
+        None,
+        ge=0,
+        description="how much less similar to the query than its passage a negative must be, by "
+        "the model that ranks; not checked if omitted",
+    )
+    rerank_margin: float = Field(
+        0.0,
+        description="how much less relevant than the passage a negative must be, by the reranker "
+        "(probability or value)",
+    )
+    query_column: str | None = Field(None, description="column name or number; detected if omitted")
+    passage_column: str | None = Field(None, description="column of the passages that belong")

@@ -72,6 +72,10 @@ class TextIndex(ABC):
     ) -> None:
         self._texts, self._checksums, self._engine = texts, checksums, dict(engine or {})
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a worker needs to rank: not the texts, which are read for results."""
+        return {**self.__dict__, "_texts": None}
+
     @abstractmethod
     def __len__(self) -> int:
         """Number of texts that can be found: those that are not blank."""

@@ -1,0 +1,299 @@
+"""Hard negatives: passages that a model ranks high for a query, and that do not belong to it.
+
+    pairs ─► distinct passages ─► index ─► ranking of each query ─► without its own passages,
+             without those that are too near, or that a cross-encoder finds relevant ─► negatives
+
+Sources: Karpukhin et al. (2020), "Dense Passage Retrieval", §3.2, for negatives from a ranking; Qu
+et al. (2021), "RocketQA", §4.2, for a cross-encoder that finds false ones; Moreira et al. (2024),
+"NV-Retriever", §3.1, for a margin to the positive.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...data.rows import Rows, chunks, text_of
+from ...data.schema import RoleColumns
+from ...data.settings import TableOptions
+from ...data.tables import Table, read_rows
+from ...data.text_inputs import read_texts
+from ...errors import DataError
+from ...inference.prediction_files import Lines
+from ...inference.settings import EngineSettings
+from ...inference.window_files import (
+    FileJob,
+    RowsRecord,
+    RowWindow,
+    check_has_manifest,
+    remove_file,
+    row_windows,
+)
+from ...jobs.parallel import Workers
+from ...jobs.resumable import digest_texts
+from ...native.library import set_num_threads, threads_of_worker
+from ...tasks.retrieval.columns import find_retrieval_columns
+from ...utils.atomic_writes import writing
+from ...utils.directories import remove_directory
+from ...utils.json_files import to_json
+from ...utils.outputs import locked_output
+from .opening import open_index
+from .reranking import pair_scorer
+from .settings import MineSettings
+from .text_index import TextIndex
+
+if TYPE_CHECKING:
+    from .opening import Retriever
+    from .text_index import AnyModel
+
+Pair = tuple[str, str]
+"""A query and a passage that belongs to it."""
+
+_MAX_LOG_ODDS = 40.0
+"""A cross-encoder's score is limited to this: that of a probability rounded to 1 is infinite."""
+
+
+@dataclass(frozen=True)
+class MinedNegatives:
+    """Counts of mined negatives.
+
+    Attributes:
+        rows: the number of pairs.
+        negatives: the number of negatives of all pairs.
+        num_short: the pairs with fewer negatives than asked for.
+    """
+
+    rows: int
+    negatives: int
+    num_short: int
+
+
+def mine(
+    retriever: Retriever,
+    pairs: Table,
+    out: str | os.PathLike[str],
+    *,
+    corpus: Table | None = None,
+    rerank: AnyModel | None = None,
+    workers: int | None = 1,
+    on: str | None = None,
+    overwrite: bool = False,
+    progress: Callable[[str], Callable[[int, int], None]] | None = None,
+    **settings: Any,
+) -> MinedNegatives:
+    """Write a table of queries, their passages and hard negatives; called again, it resumes.
+
+    Columns: `query`, `positive`, `negatives` (a list, best ranked first), and with `rerank` also
+    `scores`: the cross-encoder's scores (log-odds or value) of the passage and the negatives, which
+    the losses `margin-mse` and `kl` learn.
+
+    Args:
+        retriever: the model that ranks passages, or "bm25".
+        pairs: queries with a passage that belongs to them. All passages of a query, in any row, are
+            no negatives of it, and neither is the query itself.
+        out: a `.jsonl` file. The vectors are in `OUT.index` until it is finished.
+        corpus: more passages that may become negatives: texts, or a table with one text column.
+        rerank: a cross-encoder; see `rerank_margin`.
+        workers, on: number of processes, each with the model, and place; see `Workers`. The output
+            is the same for any.
+        overwrite: replace an existing file.
+        progress: returns, for the name of a step, what is called with the work done, and all of it.
+        settings: settings of `MineSettings`, `TableOptions` and `EngineSettings`.
+
+    Raises:
+        DataError: the columns are not found, or a cell is empty; or the output was started with
+            other data, another model or other settings.
+        OutputError: the output exists, cannot be written, or another process is writing it.
+    """
+    path = Path(out)
+    if path.suffix != ".jsonl":
+        raise DataError(
+            "negatives are written as JSON Lines", where=str(out), fix="Name it .jsonl."
+        )
+    table_options, others = TableOptions.split(settings)
+    mine_settings, engine = MineSettings.split(others)
+    options = MineSettings.parse(mine_settings)
+    engine_settings = EngineSettings.parse(engine)
+    inputs = [pairs, corpus]
+    if overwrite:
+        remove_file(path, inputs)
+    rows = _read_pairs(pairs, options, table_options)
+    passages, positives = _passages_of(rows, corpus, table_options)
+    processes = Workers(workers, on)
+    index_folder = path.with_name(f"{path.name}.index")
+    provenance = {
+        "model": _fingerprint_of(retriever),
+        "reranker": None if rerank is None else _fingerprint_of(rerank),
+        "pairs": digest_texts(text for pair in rows for text in pair),
+        "passages": digest_texts(passages),
+        **options.model_dump(mode="json"),
+    }
+    with locked_output(path, inputs):  # an output of another job is refused before any work
+        check_has_manifest(path)
+    index: TextIndex | None = None
+    if not path.exists():
+        index = open_index(
+            retriever,
+            passages,
+            None if retriever == "bm25" else index_folder,
+            progress=None if progress is None else progress("embedding passages"),
+            **engine,
+        )
+    threads = threads_of_worker(workers, on)
+    miner = _Miner(index, passages, positives, options, rerank, engine, threads)
+    report = None if progress is None else progress("mining")
+    num_done = 0
+
+    def report_window(record: RowsRecord, is_new: bool) -> None:
+        nonlocal num_done
+        del is_new
+        num_done += record.rows
+        if report is not None:
+            report(num_done, len(rows))
+
+    def windows() -> Iterator[RowWindow[Pair]]:
+        return row_windows(chunks(rows, engine_settings.window_rows), "\n".join)
+
+    job = FileJob(path, windows, miner, Lines(""), provenance, processes, inputs=inputs)
+    manifest = job.run(report_window)
+    if index_folder.exists():
+        with writing(index_folder):
+            remove_directory(index_folder)
+    with path.open(encoding="utf-8") as file:
+        counts = [len(json.loads(line)["negatives"]) for line in file]
+    num_short = sum(count < options.num_negatives for count in counts)
+    return MinedNegatives(manifest.rows, sum(counts), num_short)
+
+
+def _fingerprint_of(retriever: Retriever) -> str:
+    return retriever if isinstance(retriever, str) else retriever.fingerprint()
+
+
+def _read_pairs(
+    table: Table, options: MineSettings, table_options: Mapping[str, Any]
+) -> list[Pair]:
+    names: RoleColumns = {
+        "query": options.query_column,
+        "passage": options.passage_column,
+        "negatives": None,
+        "score": None,
+    }
+    rows: Rows = read_rows(table, **table_options)
+    columns = find_retrieval_columns(rows, names, labelled=False)
+    query, passage = columns["query"], columns["passage"]
+    assert isinstance(query, str) and isinstance(passage, str)
+    return [
+        (text_of(row.values, query, row.where), text_of(row.values, passage, row.where))
+        for row in rows
+    ]
+
+
+def _passages_of(
+    pairs: Sequence[Pair], corpus: Table | None, table_options: Mapping[str, Any]
+) -> tuple[list[str], dict[str, set[str]]]:
+    """Return the distinct passages, and those that belong to each query."""
+    passages = dict.fromkeys(passage for _, passage in pairs)
+    if corpus is not None:
+        texts = read_texts(corpus, **table_options)
+        passages |= dict.fromkeys(text for _, text in texts if text.strip())
+    positives: dict[str, set[str]] = {}
+    for query, passage in pairs:
+        positives.setdefault(query, {query}).add(passage)
+    return list(passages), positives
+
+
+@dataclass(frozen=True)
+class _Miner:
+    """Mines the negatives of a window of pairs, in a worker.
+
+    Attributes:
+        index: of the passages; None if nothing is to be mined.
+        positives: the passages of each query, and the query itself.
+        threads: the number of threads of a worker; None: unchanged.
+    """
+
+    index: TextIndex | None
+    passages: Sequence[str]
+    positives: Mapping[str, set[str]]
+    settings: MineSettings
+    rerank: AnyModel | None
+    engine: Mapping[str, Any]
+    threads: int | None
+
+    def __call__(self, window: RowWindow[Pair]) -> tuple[RowsRecord, bytes]:
+        if self.threads is not None:
+            set_num_threads(self.threads)
+        assert self.index is not None
+        pairs = window.rows
+        queries = list(dict.fromkeys(query for query, _ in pairs))
+        scores, rows = self.index.rank(queries, min(self.settings.depth, len(self.passages)))
+        rankings = {
+            query: [(row, score) for row, score in zip(*ranking, strict=True) if row >= 0]
+            for query, *ranking in zip(queries, rows.tolist(), scores.tolist(), strict=True)
+        }
+        candidates = [self._candidates(query, passage, rankings[query]) for query, passage in pairs]
+        if self.rerank is None:
+            negatives = [one[: self.settings.num_negatives] for one in candidates]
+            lines = [
+                {"query": query, "positive": passage, "negatives": texts}
+                for (query, passage), texts in zip(pairs, negatives, strict=True)
+            ]
+        else:
+            lines = self._with_scores(pairs, candidates, self.rerank)
+        content = "".join(f"{to_json(line)}\n" for line in lines).encode()
+        return RowsRecord.from_content(window, content, num_truncated=0), content
+
+    def _candidates(
+        self, query: str, passage: str, ranking: Sequence[tuple[int, float]]
+    ) -> list[str]:
+        """Return the passages that may be negatives of a pair, best ranked first."""
+        settings, own = self.settings, self.positives[query]
+        limit = None
+        if settings.margin is not None:
+            # A passage that is not in the ranking is less similar than all that are.
+            similarities = {self.passages[row]: score for row, score in ranking}
+            limit = similarities.get(passage, float("-inf")) - settings.margin
+        others = [(row, score) for row, score in ranking if self.passages[row] not in own]
+        return [
+            self.passages[row]
+            for row, score in others[settings.skip :]
+            if limit is None or score <= limit
+        ]
+
+    def _with_scores(
+        self, pairs: Sequence[Pair], candidates: Sequence[Sequence[str]], model: AnyModel
+    ) -> list[dict[str, Any]]:
+        """Return the lines of pairs, without candidates that a cross-encoder finds relevant.
+
+        A query's candidates are scored a few at a time, until it has enough negatives.
+        """
+        score = pair_scorer(model, self.engine)
+        settings = self.settings
+        positives = list(score(pairs))
+        lines: list[dict[str, Any]] = [
+            {"query": query, "positive": passage, "negatives": [], "scores": [_log_odds(one.order)]}
+            for (query, passage), one in zip(pairs, positives, strict=True)
+        ]
+        starts = [0] * len(pairs)
+        while True:
+            chunk: list[tuple[int, str]] = []
+            for number, (line, texts) in enumerate(zip(lines, candidates, strict=True)):
+                missing = settings.num_negatives - len(line["negatives"])
+                stop = min(starts[number] + missing, len(texts))
+                chunk += [(number, text) for text in texts[starts[number] : stop]]
+                starts[number] = stop
+            if not chunk:
+                return lines
+            relevances = score([(pairs[number][0], text) for number, text in chunk])
+            for (number, text), relevance in zip(chunk, relevances, strict=True):
+                if relevance.score <= positives[number].score - settings.rerank_margin:
+                    lines[number]["negatives"].append(text)
+                    lines[number]["scores"].append(_log_odds(relevance.order))
+
+
+def _log_odds(order: float) -> float:
+    return max(-_MAX_LOG_ODDS, min(_MAX_LOG_ODDS, order))

@@ -1,0 +1,142 @@
+"""Hard negatives: their order and limits, a reranker's scores, resuming, any number of workers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bertworks.analysis.retrieval.mining import MinedNegatives, mine
+from bertworks.errors import DataError, OutputError, SettingsError
+from bertworks.model import Model
+from bertworks.tasks.regression import RegressionSettings, RegressionTask
+from bertworks.text.tokenizer import Tokenizer
+
+from ...tasks.hard_cases import CONFIG, LETTERS, PIECES
+
+TOKENIZER = Tokenizer.from_vocabulary(PIECES)
+RANDOM = np.random.default_rng(3)
+PASSAGES = [" ".join(RANDOM.choice(list(LETTERS), RANDOM.integers(2, 8))) for _ in range(30)]
+PAIRS = [
+    *({"query": f"{text[:3]} z", "positive": text} for text in PASSAGES[:8]),
+    {"query": f"{PASSAGES[0][:3]} z", "positive": PASSAGES[9]},  # a second one of a query
+    {"query": PASSAGES[2], "positive": PASSAGES[10]},  # a query that is a passage
+]
+POSITIVES: dict[str, set[str]] = {}
+for row in PAIRS:
+    POSITIVES.setdefault(row["query"], {row["query"]}).add(row["positive"])
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return Model.fresh(CONFIG, TOKENIZER)
+
+
+def lines_of(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(("skip", "margin"), [(0, None), (2, None), (0, 0.01)])
+def test_negatives_are_the_best_passages_of_other_queries(
+    model: Model, tmp_path: Path, skip: int, margin: float | None
+) -> None:
+    out = tmp_path / "negatives.jsonl"
+    settings = {"skip": skip, "margin": margin, "num_negatives": 3}
+    counts = mine(model, PAIRS, out, corpus=PASSAGES, **settings)
+    lines, num_short, total = lines_of(out), 0, 0
+    for pair, line in zip(PAIRS, lines, strict=True):
+        passages = list(dict.fromkeys([*(one["positive"] for one in PAIRS), *PASSAGES]))
+        cosines = model.embed(passages, normalize=True) @ model.embed([pair["query"]])[0]
+        cosines /= np.linalg.norm(model.embed([pair["query"]])[0])
+        order = np.argsort(-cosines, kind="stable")
+        others = [at for at in order if passages[at] not in POSITIVES[pair["query"]]][skip:]
+        if margin is not None:
+            limit = cosines[passages.index(pair["positive"])] - margin
+            others = [at for at in others if cosines[at] <= limit]
+        assert line == {**pair, "negatives": [passages[at] for at in others[:3]]}
+        num_short += len(others) < 3
+        total += len(others[:3])
+    assert counts == MinedNegatives(len(PAIRS), total, num_short)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [out.name, f"{out.name}.json"]
+
+
+def test_reranker_drops_relevant_passages_and_its_scores_are_written(
+    model: Model, tmp_path: Path
+) -> None:
+    out = tmp_path / "negatives.jsonl"
+    columns = RegressionSettings(
+        text_column="a", pair_column="b", label_column="y", max_seq_length=32
+    )
+    task = RegressionTask(TOKENIZER, columns)
+    torch.manual_seed(4)
+    network_model = Model(TOKENIZER, task, task.network(CONFIG).eval())
+    mine("bm25", PAIRS, out, corpus=PASSAGES, rerank=network_model, num_negatives=2)
+    is_dropped = False
+    for line in lines_of(out):
+        texts = [line["positive"], *line["negatives"]]
+        values = network_model.predict([(line["query"], text) for text in texts])
+        assert line["scores"] == pytest.approx([value["value"] for value in values], abs=1e-5)
+        assert all(score <= line["scores"][0] for score in line["scores"][1:])
+        is_dropped |= len(line["negatives"]) < 2
+    assert is_dropped
+
+
+@pytest.mark.long
+def test_output_is_the_same_for_any_workers_and_is_not_made_twice(
+    model: Model, tmp_path: Path
+) -> None:
+    one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
+    mine(model, PAIRS, one, window_rows=3)
+    mine(model, PAIRS, two, window_rows=2, workers=2)
+    assert one.read_bytes() == two.read_bytes()
+    changed = one.stat().st_mtime_ns
+    mine(model, PAIRS, one, window_rows=3)
+    assert one.stat().st_mtime_ns == changed
+    for pairs, settings, message in (
+        (PAIRS, {"skip": 1}, "was started with skip=0"),
+        (PAIRS[1:], {}, "was started with other pairs"),
+        (PAIRS, {"corpus": ["a"]}, "was started with other passages"),
+    ):
+        with pytest.raises(DataError, match=message):
+            mine(model, pairs, one, **settings)
+    with pytest.raises(DataError, match="was started with another model"):
+        mine("bm25", PAIRS, one)
+    mine("bm25", PAIRS, one, overwrite=True)
+
+
+def test_interrupted_file_resumes(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
+    mine(model, PAIRS, whole, window_rows=2)
+    windows: list[int] = []
+    from bertworks.analysis.retrieval import mining
+
+    make = mining._Miner.__call__
+
+    def fail_later(self: Any, window: Any) -> Any:
+        windows.append(window.number)
+        if len(windows) == 3:
+            raise KeyboardInterrupt
+        return make(self, window)
+
+    monkeypatch.setattr(mining._Miner, "__call__", fail_later)
+    with pytest.raises(KeyboardInterrupt):
+        mine(model, PAIRS, out, window_rows=2)
+    mine(model, PAIRS, out, window_rows=2)
+    assert windows == [0, 1, 2, 2, 3, 4]
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_unusable_outputs_and_settings_are_refused(model: Model, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"Name it \.jsonl"):
+        mine(model, PAIRS, tmp_path / "negatives.tsv")
+    (tmp_path / "other.jsonl").write_text("precious")
+    with pytest.raises(OutputError, match="already exists"):
+        mine(model, PAIRS, tmp_path / "other.jsonl")
+    with pytest.raises(SettingsError, match="num_negatives"):
+        mine(model, PAIRS, tmp_path / "negatives.jsonl", num_negatives=0)
