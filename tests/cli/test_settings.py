@@ -140,8 +140,8 @@ def test_settings_are_read_from_a_file(verb: str, tmp_path: Path) -> None:
         "lab": ["compare", "m", "--data", "f"],
         "next-sentence": ["m", "a text", "another"],
     }.get(verb, ["m", "a text"])
-    writes = verb in (*("embed", "features", "vocab", "prepare", "distil"), "add-tokens", "shrink")
-    out = ["--out", tmp_path / "out.npy"] if writes else []
+    verbs = ("embed", "features", "mine", "vocab", "prepare", "distil", "add-tokens", "shrink")
+    out = ["--out", tmp_path / "out.npy"] if verb in verbs else []
     fails(verb, *arguments, *out, "--settings", file, says="unknown setting 'no_such_setting'")
 
 
