@@ -251,6 +251,31 @@ def test_a_single_text_waits_for_two_batches_of_ten_thousand() -> None:
     assert outcomes(tickets[0]) == ["ONE"]
 
 
+@pytest.mark.parametrize(("seconds", "tokens"), [(0.2, 64), (0.1, 128), (0.01, 256), (100.0, 32)])
+def test_batches_are_small_while_several_clients_send(seconds: float, tokens: int) -> None:
+    """A full batch of 256 tokens takes `seconds`; one of 0.05 s would have `tokens`, in bounds."""
+    now = [0.0]
+    queue, upper = Queue(batch_tokens=256, clock=lambda: now[0]), Upper()
+
+    def compute(expected_tokens: int) -> None:
+        upper.before_batch = lambda: now.__setitem__(0, now[0] + expected_tokens * seconds / 256)
+        assert queue.run_batch()
+        assert sum(map(len, upper.batches[-1])) == expected_tokens
+
+    submit(queue, upper, *["many"] * 640, client="many")
+    while queue.prepare_some():
+        pass
+    compute(256)
+    single = submit(queue, upper, "text", client="single")
+    queue.prepare_some()
+    compute(tokens)
+    assert outcomes(single) == ["TEXT"]
+    if seconds < 100:
+        compute(tokens)  # another text of that client may come
+    now[0] += 1
+    compute(256)
+
+
 def test_clients_share_by_tokens() -> None:
     queue, upper = Queue(batch_tokens=40), Upper()
     submit(queue, upper, *["a" * 10] * 64, client="long")

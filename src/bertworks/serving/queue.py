@@ -191,7 +191,7 @@ class Queue:
         """Wait up to `max_wait` while rows are tokenised, so that the next batch is fuller."""
         until = self._clock() + self.max_wait
         while self._schedule.num_untokenised_rows and (left := until - self._clock()) > 0:
-            if self._schedule.ready_tokens >= self.batch_tokens:
+            if self._schedule.ready_tokens >= self._schedule.batch_limit:
                 return
             self._condition.wait(left)
 

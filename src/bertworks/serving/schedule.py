@@ -3,12 +3,14 @@
 A batch is filled with ready rows of one runner, each time from the client that was served the
 fewest tokens, up to a limit of tokens (start-time fair queueing: Goyal, Vin and Cheng 1996, over
 tokens). So whatever others have queued, a client's first rows wait only for the current batch, and
-for at most one batch of each earlier client that has not been served yet.
+for at most one batch of each earlier client that has not been served yet. While several clients
+send requests, batches are smaller, so that they wait less; alone, a client has the full throughput.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
@@ -20,6 +22,15 @@ from ..errors import BertworksError
 _SLICE_ROWS = 64
 _SLICE_CHARACTERS = 1 << 16
 """The most rows and characters of a request that are tokenised before the next one's turn."""
+
+_SHARED_BATCH_SECONDS = 0.05
+"""The time that a batch should take while several clients send requests."""
+
+_MIN_SHARE = 8
+"""Such a batch may have at least this part of the tokens of another, however long it takes."""
+
+_SHARED_SECONDS = 1.0
+"""How long batches stay small after a request that was added beside another client's."""
 
 
 class OverloadedError(BertworksError):
@@ -156,7 +167,7 @@ class Schedule:
     """The requests in a queue, and the order of their rows. The caller holds the queue's lock.
 
     Args:
-        batch_tokens: maximum tokens of a batch (or one row).
+        batch_tokens: maximum tokens of a batch (or one row); see `batch_limit`.
         max_tokens: maximum tokens in the queue; above it, `add` refuses requests.
         clock: returns seconds; deadlines are compared with it.
 
@@ -176,6 +187,15 @@ class Schedule:
         self._tokens = self._virtual_time = self._num_client_queues = 0
         self.num_untokenised_rows = self.ready_tokens = 0
         self._rate = 0.0
+        self._shared_until = -math.inf
+
+    @property
+    def batch_limit(self) -> int:
+        """The most tokens of the next batch: fewer while several clients send requests."""
+        if self._clock() >= self._shared_until or not self._rate:
+            return self.batch_tokens
+        tokens = int(self._rate * _SHARED_BATCH_SECONDS)
+        return max(self.batch_tokens // _MIN_SHARE, min(tokens, self.batch_tokens))
 
     @property
     def load(self) -> Load:
@@ -190,6 +210,8 @@ class Schedule:
             queue = ClientQueue(self._num_client_queues)
         self._check_room(ticket.reserved_tokens)
         ticket.client_queue = self._client_queues[ticket.client] = queue
+        if len(self._client_queues) > 1:
+            self._shared_until = self._clock() + _SHARED_SECONDS
         queue.requests += 1
         self._tokens += ticket.reserved_tokens
         self.num_untokenised_rows += len(ticket.items)
@@ -306,7 +328,7 @@ class Schedule:
 
     def _fill_batch(self, runner: Runner, queues: Sequence[ClientQueue]) -> list[Row]:
         batch: list[Row] = []
-        tokens = 0
+        tokens, limit = 0, self.batch_limit
         heap = [(queue.served_tokens, queue.number, queue) for queue in queues]
         heapq.heapify(heap)
         while heap:
@@ -316,7 +338,7 @@ class Schedule:
                 heapq.heappop(heap)
                 continue
             row, example = ticket.ready[0]
-            if batch and tokens + example.num_tokens > self.batch_tokens:
+            if batch and tokens + example.num_tokens > limit:
                 break
             ticket.ready.popleft()
             self.ready_tokens -= example.num_tokens
