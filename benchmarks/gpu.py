@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import math
 import shlex
 import statistics
 import sys
@@ -163,7 +162,7 @@ def make_step(network: torch.nn.Module, loss_of: Callable[[], Any]) -> Callable[
 def measure_steps(network: Network, peer: Any, batch: Batch, card: Card) -> Iterator[Result]:
     """Steps of ours, with and without CUDA graphs where these apply, and of the peer."""
     is_small = batch.packed.num_tokens <= TrainingGraphs.max_tokens
-    times = {}
+    times: dict[str, float | None] = {}
     with autocast_to(network, torch.bfloat16):
         if is_small and card.device.type == "cuda":
             with cuda_graphs(network, True):
@@ -174,8 +173,11 @@ def measure_steps(network: Network, peer: Any, batch: Batch, card: Card) -> Iter
         times[PEER] = time_their_step(peer, batch, card)
     rate = flops_of_batch(network, batch) / matmul_peak(torch.bfloat16, card.device)
     for who, seconds in times.items():
-        tokens = batch.packed.num_tokens / seconds
-        yield {"who": who, "tokens/s": tokens, "share of peak": rate / seconds}
+        if seconds is None:
+            yield {"who": who, "out of memory": True}
+        else:
+            tokens = batch.packed.num_tokens / seconds
+            yield {"who": who, "tokens/s": tokens, "share of peak": rate / seconds}
 
 
 def time_our_step(network: Network, batch: Batch, card: Card) -> float:
@@ -188,8 +190,8 @@ def time_our_step(network: Network, batch: Batch, card: Card) -> float:
     return card.median_seconds(make_step(network.train(), loss_of))
 
 
-def time_their_step(peer: Any, batch: Batch, card: Card) -> float:
-    """The seconds of a step; infinite if the card's memory is too small."""
+def time_their_step(peer: Any, batch: Batch, card: Card) -> float | None:
+    """The seconds of a step; None if the card's memory is too small."""
     inputs = padded_inputs(batch)
 
     def loss_of() -> torch.Tensor:
@@ -201,7 +203,7 @@ def time_their_step(peer: Any, batch: Batch, card: Card) -> float:
     try:
         return card.median_seconds(make_step(peer.train(), loss_of))
     except torch.OutOfMemoryError:
-        return math.inf
+        return None
 
 
 # --------------------------------------------------------------------------------- inference
