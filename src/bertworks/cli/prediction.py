@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     "bertworks predict runs/tickets --data new.tsv --out answers.jsonl",
     "bertworks predict runs/tickets --data new.tsv --out answers-2.tsv --part 2/8",
     "cat texts.txt | bertworks predict runs/tickets -",
+    'bertworks predict runs/nli "I was charged twice." --labels "billing,shipping"',
 )
 def predict(
     ctx: typer.Context,
@@ -38,6 +39,7 @@ def predict(
     *,
     data: str | None = None,
     pair: Pair = None,
+    labels: str | None = None,
     out: str | None = None,
     json: bool = False,
     overwrite: Overwrite = False,
@@ -55,6 +57,8 @@ def predict(
 
     Args:
         data (FILE): Read a table instead; - reads TSV from standard input.
+        labels (NAMES): Choose from these labels, separated by commas, with a model that was not
+            trained for them: a classifier of entailment, or a sentence encoder.
         out (FILE): Output file: .tsv, .csv or .jsonl. If omitted, a table is printed on a terminal,
             and TSV elsewhere.
         json: Write JSON Lines, whatever the file name.
@@ -67,6 +71,8 @@ def predict(
     from ..inference.prediction_files import OutputFormat, write_predictions
 
     lines = lines_of(texts or (), settings)
+    if labels is not None:
+        settings = {**settings, "labels": tuple(labels.split(","))}
 
     def write(loaded_model: Any) -> int | None:
         if data is not None and out is not None:
@@ -81,8 +87,8 @@ def predict(
             inputs = lines if pair is None else ((text, pair) for text in lines)
         rows = loaded_model.stream(inputs, data=data, **settings)
         if out is None and not json and sys.stdout.isatty():
-            assert loaded_model.task is not None, "it has predicted"
-            _show_predictions(display, rows, loaded_model.task.display_values)
+            show = _show_chosen if "labels" in settings else loaded_model.task.display_values
+            _show_predictions(display, rows, show)
             return None
         format: OutputFormat = "jsonl" if json else "auto"
         return write_predictions(out or "-", rows, format=format, overwrite=overwrite)
@@ -92,6 +98,13 @@ def predict(
         count = model.use(write, engine)
     if out is not None and count is not None:
         display.status(f"{count:,} rows written to {Path(out)}")
+
+
+def _show_chosen(prediction: Mapping[str, Any]) -> list[DisplayValue]:
+    """Return the label that was chosen from others, and its probability or similarity."""
+    label = prediction["label"]
+    scores = prediction.get("probabilities") or prediction["similarities"]
+    return [(label, scores[label])]
 
 
 def _show_predictions(

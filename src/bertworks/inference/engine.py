@@ -14,9 +14,9 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -96,6 +96,10 @@ class WindowPredictor:
     settings: EngineSettings
     threads: int | None = None
 
+    def with_threads(self, threads: int | None) -> Self:
+        """Return the predictor of a worker with this number of threads."""
+        return replace(self, threads=threads)
+
     def chunks(self, rows: Iterable[LocatedRow]) -> Iterator[list[tuple[LocatedRow, Row]]]:
         """Yield the rows of each window, each with the row from which its example is built."""
         return chunks(self.task.add_context(rows), self.settings.window_rows, characters_in)
@@ -119,6 +123,26 @@ class WindowPredictor:
         return [predictions[number] for number in range(start, start + len(window))], counts
 
 
+class RowPredictor(Protocol):
+    """Predicts windows of rows; see `WindowPredictor`."""
+
+    def with_threads(self, threads: int | None) -> Self: ...
+
+    def chunks(self, rows: Iterable[LocatedRow]) -> Iterator[list[tuple[LocatedRow, Row]]]: ...
+
+    def __call__(
+        self, part: tuple[int, Sequence[tuple[LocatedRow, Row]]]
+    ) -> tuple[list[Prediction], TruncationCounts]: ...
+
+
+class PredictionJob(NamedTuple):
+    """A table, what predicts its rows, and what the predictions depend on, as JSON values."""
+
+    predictor: RowPredictor
+    rows: Iterable[LocatedRow]
+    provenance: dict[str, Any]
+
+
 def predict(
     network: AnyNetwork,
     task: Task[Any],
@@ -140,12 +164,16 @@ def predict(
         DataError: a row does not fit the task.
         CheckpointError: the network's output for a row is not finite.
     """
+    return predict_rows(WindowPredictor(network, task, settings), rows, workers)
+
+
+def predict_rows(
+    predictor: RowPredictor, rows: Iterable[LocatedRow], workers: Workers = HERE
+) -> Iterator[tuple[Row, Prediction]]:
+    """Yield each row with its prediction; see `predict`."""
+    predictor = predictor.with_threads(threads_of_worker(workers.count, workers.cluster))
     counts = TruncationCounts()
     pending: deque[Sequence[tuple[LocatedRow, Row]]] = deque()
-
-    predictor = WindowPredictor(
-        network, task, settings, threads_of_worker(workers.count, workers.cluster)
-    )
 
     def windows() -> Iterator[tuple[int, Sequence[tuple[LocatedRow, Row]]]]:
         start = 0

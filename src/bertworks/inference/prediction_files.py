@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import StringIO
 from itertools import chain, islice
 from pathlib import Path
@@ -27,7 +27,7 @@ from ..tasks.task import Prediction
 from ..utils.atomic_writes import atomic_write
 from ..utils.json_files import to_json
 from ..utils.outputs import locked_output
-from .engine import TruncationCounts, WindowPredictor
+from .engine import RowPredictor, TruncationCounts
 from .window_files import (
     AppendableFormat,
     FileJob,
@@ -97,7 +97,7 @@ class Lines(AppendableFormat):
 
 def write_windows(
     out: str | os.PathLike[str],
-    predictor: WindowPredictor,
+    predictor: RowPredictor,
     rows: Iterable[LocatedRow],
     *,
     part: str | None,
@@ -157,7 +157,7 @@ def write_windows(
     manifest = FileJob(
         path,
         windows,
-        _PredictLines(replace(predictor, threads=threads), format, columns),
+        _PredictLines(predictor.with_threads(threads), format, columns),
         Lines(header),
         {**provenance, "format": format, "header": header},
         part=part,
@@ -181,7 +181,7 @@ def _content_of(row: tuple[LocatedRow, Row]) -> str:
 class _PredictLines:
     """Computes the lines of windows, in a worker."""
 
-    predict: WindowPredictor
+    predict: RowPredictor
     format: OutputFormat
     columns: Sequence[str] | None
 

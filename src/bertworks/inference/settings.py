@@ -42,12 +42,27 @@ class EngineSettings(Settings):
 class PredictSettings(EngineSettings):
     """Predictions."""
 
+    needs: ClassVar[tuple[Need, ...]] = (
+        Need(("hypothesis_template",), "without labels", lambda own: bool(own.labels)),
+        Need(("coverage",), "with labels", lambda own: not own.labels),
+    )
+
     coverage: float | None = Field(
         None,
         gt=0,
         lt=1,
         description="also predict a set of labels for each row, which has the row's label with "
         "this probability; for classifiers that were calibrated on dev",
+    )
+    labels: tuple[str, ...] = Field(
+        (),
+        description="names of labels to choose from, by a model that was not trained for them: of "
+        "entailment, or a sentence encoder",
+    )
+    hypothesis_template: str = Field(
+        "This example is {}.",
+        description="with a model of entailment, the sentence that a text entails if it has the "
+        "label {}",
     )
 
 

@@ -176,19 +176,17 @@ class TaskModel(EmbeddingModel):
             DataError: a row does not fit the task.
             BertworksError: the model has no task, or was only pre-trained.
         """
-        self._check_predicts()
         options, others = TableOptions.split(settings)
-        engine_settings = PredictSettings.parse(others)
+        predict_settings = PredictSettings.parse(others)
+        self._check_predicts(predict_settings)
         check_table_options(options, data)
         source = texts_or_data(rows, data)
-        task, network = self._predicting_task(engine_settings)
         if data is None:
-            inputs = not_empty(as_texts(source))
-            if inputs is None:
+            source = not_empty(as_texts(source))
+            if source is None:
                 return iter(())
-            source = iterate_task_rows(task, warn_of_files(inputs))
-        task, table = open_table(task, source, labelled=False, **options)
-        return engine.predict(network, task, table, engine_settings)
+        job = self._open_job(source, predict_settings, options, is_table=data is not None)
+        return engine.predict_rows(job.predictor, job.rows)
 
     def predict_to(
         self,
@@ -223,15 +221,15 @@ class TaskModel(EmbeddingModel):
             OutputError: the file already exists, cannot be written, is the table, or is being
                 written by another process.
         """
-        self._check_predicts()
         options, others = TableOptions.split(settings)
-        engine_settings = PredictSettings.parse(others)
+        predict_settings = PredictSettings.parse(others)
+        self._check_predicts(predict_settings)
         check_table_options(options, data)
         self._check_workers(workers, on)
-        if engine_settings.precision == "auto":
+        if predict_settings.precision == "auto":
             precision = engine.resolve_precision("auto", self.network)
             precision = read_provenance(Path(out)).get("precision", precision)
-            engine_settings = engine_settings.with_values(precision=precision)
+            predict_settings = predict_settings.with_values(precision=precision)
         format: OutputFormat = "jsonl" if json else "auto"
         is_stream = os.fspath(out) == "-" or is_device(Path(out))
         if is_stream and part is not None:
@@ -243,32 +241,32 @@ class TaskModel(EmbeddingModel):
                     check_has_manifest(Path(out))
         from .prediction_files import write_predictions, write_windows
 
-        task, network = self._predicting_task(engine_settings)
-        task, table = open_table(task, data, labelled=False, **options)
-        processes = Workers(workers, on, engine.count_gpus(network))
+        job = self._open_job(data, predict_settings, options, is_table=True)
+        processes = Workers(workers, on, engine.count_gpus(self.network))
         if is_stream:
-            predictions = engine.predict(network, task, table, engine_settings, workers=processes)
+            predictions = engine.predict_rows(job.predictor, job.rows, processes)
             return write_predictions(out, predictions, format=format)
         return write_windows(
             out,
-            engine.WindowPredictor(network, task, engine_settings),
-            table,
+            job.predictor,
+            job.rows,
             part=part,
             inputs=[data],
             provenance={
                 "model": self.fingerprint(),
-                "task": task.name,
-                **task.to_dict(),
-                **engine_settings.model_dump(mode="json"),
+                **job.provenance,
+                **predict_settings.model_dump(mode="json"),
             },
             format=format,
             overwrite=overwrite,
             workers=processes,
         )
 
-    def _check_predicts(self) -> None:
+    def _check_predicts(self, settings: PredictSettings) -> None:
         from ..tasks.pretraining.task import PretrainingTask
 
+        if settings.labels:  # checked when they are used
+            return
         task, _ = self._task_and_network()
         if isinstance(task, PretrainingTask):
             verbs = (
@@ -280,14 +278,24 @@ class TaskModel(EmbeddingModel):
                 fix=f"Use {', '.join(verbs)} or embed; or train it with finetune.",
             )
 
-    def _predicting_task(self, settings: PredictSettings) -> tuple[Task[Any], AnyNetwork]:
-        """Return the task with the settings of a prediction, and the network."""
+    def _open_job(
+        self, source: Any, settings: PredictSettings, options: dict[str, Any], *, is_table: bool
+    ) -> engine.PredictionJob:
+        """Open a table, or texts and rows in memory, and what predicts their rows."""
+        if settings.labels:
+            from .zero_shot import open_zero_shot
+
+            return open_zero_shot(self, source, settings, options)
         task, network = self._task_and_network()
         if settings.coverage is not None:
             from ..tasks.classification import task_with_coverage
 
             task = task_with_coverage(task, settings.coverage)
-        return task, network
+        if not is_table:
+            source = iterate_task_rows(task, warn_of_files(source))
+        task, rows = open_table(task, source, labelled=False, **options)
+        predictor = engine.WindowPredictor(network, task, settings)
+        return engine.PredictionJob(predictor, rows, {"task": task.name, **task.to_dict()})
 
     def _check_workers(self, workers: int | None, on: str | None) -> None:
         """Check that other processes can load the task."""

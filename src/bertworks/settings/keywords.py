@@ -47,6 +47,8 @@ class PredictKeywords(RowKeywords, total=False):
     """Settings of `predict` and `stream`."""
 
     coverage: float | None
+    labels: Sequence[str]
+    hypothesis_template: str
 
 
 class LabelledTableKeywords(TableKeywords, total=False):
