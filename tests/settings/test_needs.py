@@ -37,6 +37,8 @@ CONTEXTS: dict[tuple[str, str], dict[str, Any]] = {
     ("TokenSettings", "pieces"): {"unit": "words"},
     ("GenerationSettings", "top_k"): {"temperature": 1.0},
     ("PrepareSettings", "language"): {"sentences": "split"},
+    ("PredictSettings", "hypothesis_template"): {"labels": ("a", "b")},
+    ("PredictSettings", "coverage"): {},
 }
 # And where it is not met, if that is not the default.
 OTHER_CONTEXTS: dict[tuple[str, str], dict[str, Any]] = {
@@ -47,6 +49,7 @@ OTHER_CONTEXTS: dict[tuple[str, str], dict[str, Any]] = {
     ("RetrievalSettings", "scale"): {"loss": "triplet"},
     ("RetrievalSettings", "score_range"): {"loss": "in-batch"},
     ("PrepareSettings", "language"): {"sentences": "lines"},
+    ("PredictSettings", "coverage"): {"labels": ("a", "b")},
 }
 VALUES: dict[str, Any] = {
     "layer_weights": (1.0, 2.0),
@@ -56,6 +59,7 @@ VALUES: dict[str, Any] = {
     "language": "de",
     "label_smoothing": 0.1,
     "lora_dropout": 0.1,
+    "coverage": 0.9,
 }
 
 

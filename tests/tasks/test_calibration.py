@@ -94,7 +94,7 @@ def test_a_few_correct_rows_do_not_make_probabilities_certain() -> None:
 
 
 @pytest.mark.parametrize("count", [19, 1_000, 5_000])
-def test_label_sets_have_the_coverage_that_is_asked_for(count: int) -> None:
+def test_label_sets_have_the_requested_coverage(count: int) -> None:
     """Over draws of calibration rows and new rows, as the theorem says."""
     shares = []
     for _ in range(40):

@@ -254,8 +254,8 @@ class TaskModel(EmbeddingModel):
             inputs=[data],
             provenance={
                 "model": self.fingerprint(),
-                **job.provenance,
                 **predict_settings.model_dump(mode="json"),
+                **job.provenance,
             },
             format=format,
             overwrite=overwrite,

@@ -39,8 +39,8 @@ class LogitScaling(NamedTuple):
 
     def __call__(self, logits: NDArray[Any]) -> NDArray[np.float64]:
         """Return scaled logits, in float64."""
-        scaled: NDArray[np.float64] = logits.astype(np.float64) / np.array(self.temperatures)
-        return scaled + np.array(self.shifts) if self.shifts else scaled
+        result: NDArray[np.float64] = logits.astype(np.float64) / np.array(self.temperatures)
+        return result + np.array(self.shifts) if self.shifts else result
 
 
 def fit_scaling(
@@ -85,13 +85,13 @@ def _fit(logits: np.ndarray, labels: np.ndarray, *, is_vector: bool) -> LogitSca
     def compute_loss(parameters: np.ndarray) -> tuple[float, np.ndarray]:
         """The loss of `[log scale of each class, shift of each class]`, and its gradient."""
         scales, shifts = np.exp(parameters[:num_classes]), parameters[num_classes:]
-        scaled = logits * scales + (shifts if is_vector else 0.0)
-        differences = softmax(scaled) - targets
+        scaled_logits = logits * scales + (shifts if is_vector else 0.0)
+        differences = softmax(scaled_logits) - targets
         by_scale = differences * logits * scales
         gradient = np.concatenate([by_scale.sum(0), differences.sum(0)])
         if not is_vector:
             gradient = by_scale.sum(keepdims=True).ravel()
-        loss = cross_entropy_sum(scaled, labels) + 0.5 * float(parameters @ parameters)
+        loss = cross_entropy_sum(scaled_logits, labels) + 0.5 * float(parameters @ parameters)
         return loss, gradient + parameters
 
     start = np.zeros(2 * num_classes if is_vector else 1)

@@ -103,12 +103,12 @@ class ClassificationEvaluator(SingleLabelEvaluator):
 
     def breakdown(self) -> Breakdown:
         breakdown = super().breakdown()
-        raw, scaled = self._raw_calibration.result("rows"), breakdown.calibration
-        if raw is None or scaled is None:
+        raw, calibration = self._raw_calibration.result("rows"), breakdown.calibration
+        if raw is None or calibration is None:
             return breakdown
         errors = {
             "uncalibrated": (raw.expected_error, self._raw_loss / self._count),
-            "calibrated": (scaled.expected_error, self._loss / self._count),
+            "calibrated": (calibration.expected_error, self._loss / self._count),
         }
         names = "expected_calibration_error", "negative_log_likelihood"
         rows = tuple(
