@@ -110,6 +110,63 @@ def test_a_name_in_a_bucket_is_its_key(monkeypatch: pytest.MonkeyPatch, name: st
     assert _file_system_and_path(f"s3://bucket/{name}{region}")[1] == f"bucket/{name}"
 
 
+def check_parts_are_merged_at(place: str, tmp_path: Path) -> None:
+    """Make the parts of vectors there, and merge them: the bytes are those of one run."""
+    model = bw.load("mini", device="cpu")
+    file = tmp_path / "texts.txt"
+    file.write_text(
+        "".join(f"{word} a text\n" for word in ("the", "old", "a", "to", "in", "of", "at"))
+    )
+    model.embed_to(tmp_path / "whole.npy", file)
+    parts = [f"{place}/v-{number}.npy" for number in (1, 2, 3)]
+    for number, part in enumerate(parts, 1):
+        model.embed_to(part, file, part=f"{number}/3")
+    for out in (f"{place}/all/vectors.npy", tmp_path / "vectors.npy"):
+        result = bw.merge(parts, out)
+        assert result.rows == 7
+    whole = (tmp_path / "whole.npy").read_bytes()
+    copy = fetch_folder(f"{place}/all")
+    assert (copy / "vectors.npy").read_bytes() == whole
+    assert (copy / "vectors.npy.json").read_bytes() == (
+        (tmp_path / "whole.npy.json").read_bytes()
+    ), "its manifest, too"
+    assert (tmp_path / "vectors.npy").read_bytes() == whole
+    with pytest.raises(OutputError, match=r"all/vectors\.npy: already exists"):
+        bw.merge(parts, f"{place}/all/vectors.npy")
+    with pytest.raises(DataError, match="of 3 parts, these are missing: '3/3'"):
+        bw.merge(parts[:2], tmp_path / "two.npy")
+    name = f"{place.replace('//', '/')}/v-4.npy"
+    with pytest.raises(DataError, match=f"{name}: no such file"):
+        bw.merge([*parts, f"{place}/v-4.npy"], tmp_path / "four.npy")
+
+
+def test_parts_on_another_file_system_are_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("fsspec")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    check_parts_are_merged_at("memory://parts", tmp_path)
+
+
+def test_parts_of_a_corpus_on_another_file_system_are_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "a.txt").write_text("the old man walked.\nthe river was wide.\n\nanother text.\n")
+    tokenizer = bw.load("mini").tokenizer
+    parts = []
+    for number in (1, 2):
+        folder = tmp_path / f"part-{number}"
+        bw.prepare(tmp_path / "a.txt", tokenizer=tokenizer, out=folder, part=f"{number}/2")
+        memory.put(str(folder), f"/corpora/part-{number}", recursive=True)
+        parts.append(f"memory://corpora/part-{number}")
+    bw.merge(parts, tmp_path / "merged")
+    assert Corpus.open(tmp_path / "merged").num_documents == 2
+    with pytest.raises(OutputError, match="is on another file system"):
+        bw.merge(parts, "memory://corpora/merged")
+
+
 def test_local_outputs_refuse_other_file_systems(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one two\n")
     tokenizer = bw.load("mini").tokenizer
@@ -210,6 +267,8 @@ def test_a_whole_cycle_reads_and_writes_s3(
     np.testing.assert_array_equal(np.load(fetch_folder(f"{bucket}/vectors") / "of.npy"), expected)
     with pytest.raises(OutputError, match=r"of\.npy: already exists"):
         model.embed_to(out, f"{bucket}/tables/rows.jsonl", column="text")
+
+    check_parts_are_merged_at(f"{bucket}/parts", tmp_path)
 
     for missing in (f"{bucket}/nothing", "s3://another-bucket/x"):
         with pytest.raises(DataError, match="no such file or folder"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from ..utils.atomic_writes import atomic_write, writing
 from ..utils.directories import output_exists
 from ..utils.outputs import exists_error, locked_output
 from ..utils.regular_files import sha256_of
+from ..utils.remote import fetch_file, fetch_folder, is_remote, local_output, remote_files
 from .prediction_files import Lines
 from .vector_files import TokenParquet, vector_format_of
 from .vectors import WrittenVectors
@@ -29,7 +31,8 @@ def merge(
 ) -> Manifest | WrittenVectors | int:
     """Merge all parts of a corpus, of vectors or of predictions; called again, it does nothing.
 
-    The result equals that of a single machine, byte for byte, for any number of parts.
+    The result equals that of a single machine, byte for byte, for any number of parts. Parts, and
+    an output that is a file, may be on another file system (`s3://…`).
 
     Args:
         parts: outputs of `prepare`, `embed_to`, `features_to` or `predict_to` with `part="I/N"`, in
@@ -46,10 +49,27 @@ def merge(
         CheckpointError: a part of a corpus is damaged.
         OutputError: `out` exists and does not hold the merged parts, or cannot be written.
     """
-    paths = [Path(part) for part in parts]
-    if any(path.is_dir() for path in paths):
-        return merge_corpora(paths, Path(out), overwrite=overwrite)
-    return _merge_files(paths, Path(out), overwrite=overwrite)
+    with tempfile.TemporaryDirectory() as directory:
+        paths = [
+            _fetch_part(os.fspath(part), Path(directory)) if is_remote(part) else Path(part)
+            for part in parts
+        ]
+        if any(path.is_dir() for path in paths):
+            return merge_corpora(paths, Path(out), overwrite=overwrite)
+        with local_output(out, overwrite=overwrite) as file:
+            return _merge_files(paths, file, overwrite=overwrite)
+
+
+def _fetch_part(url: str, directory: Path) -> Path:
+    """Return a copy of a part: of a folder in the cache, of a file and its manifest in a directory.
+
+    A copy of a file has its URL at the end of its path, so that errors name it.
+    """
+    if (names := remote_files(url)) and names != [url]:
+        return fetch_folder(url)
+    folder, _, name = url.rpartition("/")
+    fetch_file(f"{folder}/{manifest_path(Path(name)).name}", directory)
+    return fetch_file(url, directory)
 
 
 def _merge_files(parts: Sequence[Path], out: Path, *, overwrite: bool) -> WrittenVectors | int:

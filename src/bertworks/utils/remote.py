@@ -124,6 +124,22 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertworks"
 
 
+def fetch_file(url: str, directory: Path) -> Path:
+    """Copy a file into a directory, with a path that has its whole name there; return the path.
+
+    Nothing is copied if there is no such file.
+
+    Raises:
+        DataError: the file system cannot be reached, or denies access.
+    """
+    copy = directory / Path(url)
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    if remote_files(url) == [url]:
+        with _reading(url), open_raw(url) as source, copy.open("wb") as target:
+            shutil.copyfileobj(source, target, 1 << 22)
+    return copy
+
+
 @contextmanager
 def local_output(path: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
     """Yield a local path to write; if `path` is remote, the file is uploaded when the block ends.
