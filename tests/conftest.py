@@ -53,6 +53,7 @@ def existing_modules(names: Sequence[str]) -> Sequence[str]:
 
 
 HAS_PYTORCH = find_spec("torch") is not None
+needs_pytorch = pytest.mark.skipif(not HAS_PYTORCH, reason="PyTorch is not installed")
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import bertworks
+from bertworks.tasks import _TASKS
+from tests.import_chains import all_modules, find_chain
 
 PACKAGE = Path(bertworks.__file__).parent
 HEAVY = ("torch", "transformers", "datasets", "sklearn", "scipy", "matplotlib", "pandas")
@@ -36,6 +38,24 @@ LIGHT = (
 )
 
 
+# What runs without PyTorch and pyarrow; a folder stands for all its modules.
+LIGHT_CORE = (
+    *("bertworks.loading", "bertworks.packed", "bertworks.errors", "bertworks.inference.merging"),
+    *(f"bertworks.{name}" for name in ("cli", "data", "jobs", "reports", "serving", "settings")),
+    *(f"bertworks.{name}" for name in ("text", "utils", "analysis.retrieval", "analysis.scoring")),
+    *("bertworks.analysis.inspection", "bertworks.analysis.settings_help"),
+    # What methods of `NativeModel` import when they are called.
+    *("bertworks.inference.evaluate_data", "bertworks.inference.prediction_files"),
+    *("bertworks.inference.pretraining_heads", "bertworks.inference.vectors"),
+    *(
+        f"bertworks.tasks.{place.partition(':')[0]}"
+        for task, place in _TASKS.items()
+        if task != "translation"  # it has a decoder, which native code does not compute
+    ),
+)
+NEED_PYTORCH = {"bertworks.serving.generation_runner"}
+
+
 def _run(code: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -53,6 +73,20 @@ for name in {LIGHT!r}:
             sys.exit(f"{{name}} loads {{heavy}}")
 """
     _run(code)
+
+
+def test_light_core_imports_no_pytorch() -> None:
+    """Each chain of imports that leads to it is named."""
+    prefixes = tuple(f"{name}." for name in LIGHT_CORE)
+    modules = ["bertworks", *(one for one in all_modules() if f"{one}.".startswith(prefixes))]
+    chains = {name: find_chain(name, {*HEAVY, "pyarrow"}) for name in modules}
+    lines = {name: " → ".join(chain) for name, chain in chains.items() if chain is not None}
+    assert lines.keys() == NEED_PYTORCH, lines
+
+
+def test_chain_of_imports_names_each_module() -> None:
+    chain = find_chain("bertworks.serving.generation_runner", {"torch"})
+    assert chain == (*NEED_PYTORCH, "bertworks.inference.generate", "torch")
 
 
 def test_spinning_is_limited_before_torch_is_imported() -> None:

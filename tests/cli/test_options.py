@@ -12,8 +12,11 @@ from typer.testing import CliRunner
 from bertworks import cli
 from bertworks.cli.display import Display, JsonDisplay
 from bertworks.cli.option_groups import OptionGroup, with_groups
+from tests.conftest import needs_pytorch
 
 from .conftest import json_of
+
+pytestmark = pytest.mark.light
 
 
 def _inner(*, depth: Annotated[int, typer.Option(min=1, max=9)] = 1) -> int:
@@ -104,6 +107,7 @@ def test_a_display_prints_either_text_or_json(capsys: pytest.CaptureFixture[str]
     assert ["not", "known", "None"] not in lines
 
 
+@needs_pytorch
 def test_claims_are_listed_as_json() -> None:
     claims = json_of("lab", "list")
     assert all(claim.keys() == {"name", "minutes", "says"} for claim in claims)

@@ -15,6 +15,8 @@ from bertworks.data.text_inputs import read_texts
 from bertworks.errors import DataError, SettingsError
 from bertworks.settings.literals import DataFormat
 
+pytestmark = pytest.mark.light
+
 
 def test_each_format_is_listed() -> None:
     assert ["auto", *FORMATS] == list(get_args(DataFormat))

@@ -12,6 +12,7 @@ import pytest
 from bertworks.native import library
 
 pytestmark = [
+    pytest.mark.light,
     pytest.mark.skipif(not library.is_enabled(), reason="no native code"),
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
 ]

@@ -12,14 +12,11 @@ from typing import Any
 
 import httpx
 import pytest
-import torch
 import uvicorn
 
 import bertworks as bw
 from bertworks.checkpoints.sentence_settings import SentenceSettings
-from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
-from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.serving.app import make_app
 from bertworks.serving.models import Models
 from bertworks.serving.security import Keys
@@ -114,6 +111,10 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def save_models(root: Path) -> dict[str, str]:
     """Save a model of each task; their directories, by the names of `tasks`."""
+    import torch  # tests of the light core share this file, and have no PyTorch
+
+    from bertworks.nn.encoder import BareEncoder, Encoder
+
     tokenizer = Tokenizer.from_vocabulary(PIECES)
     paths = {}
     for seed, (name, task) in enumerate(tasks(tokenizer).items()):
@@ -121,7 +122,7 @@ def save_models(root: Path) -> dict[str, str]:
         own = config(**({"attention": "causal"} if name == "causal" else {}))
         network = BareEncoder(Encoder(own, pooler=True)) if task is None else task.network(own)
         sentence = SentenceSettings(normalize=True, max_seq_length=32) if task is None else None
-        Model(tokenizer, task, network.eval(), sentence=sentence).save(root / name)
+        bw.Model(tokenizer, task, network.eval(), sentence=sentence).save(root / name)
         paths[name] = str(root / name)
     write_json(
         root / "encoder" / "config_sentence_transformers.json",
@@ -135,7 +136,7 @@ def save_changed(source: str, folder: Path, **settings: Any) -> str:
     model = bw.load(source, device="cpu")
     assert model.task is not None
     task = type(model.task)(model.tokenizer, model.task.settings.with_values(**settings))
-    Model(model.tokenizer, task, model.network).save(folder)
+    bw.Model(model.tokenizer, task, model.network).save(folder)
     return str(folder)
 
 
@@ -146,11 +147,11 @@ def save_tagger_of_documents(directories: dict[str, str], folder: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def get_model(directories: dict[str, str]) -> Callable[[str], Model]:
+def get_model(directories: dict[str, str]) -> Callable[[str], bw.Model]:
     """The same models in this process."""
-    models: dict[str, Model] = {}
+    models: dict[str, bw.Model] = {}
 
-    def get(name: str) -> Model:
+    def get(name: str) -> bw.Model:
         if name not in models:
             models[name] = bw.load(directories[name], device="cpu")
         return models[name]

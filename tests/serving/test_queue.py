@@ -22,6 +22,8 @@ from bertworks.serving.schedule import (
     TooLargeError,
 )
 
+pytestmark = pytest.mark.light
+
 
 @dataclass(frozen=True)
 class Example:

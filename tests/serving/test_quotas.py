@@ -11,6 +11,9 @@ from bertworks.errors import SettingsError
 from bertworks.serving.quotas import Quota, Quotas
 from bertworks.serving.request_error import RequestError
 from bertworks.serving.security import Keys, read_keys
+from tests.conftest import needs_pytorch
+
+pytestmark = pytest.mark.light
 
 TEXT = "the door was open"
 KEY, OTHER_KEY = "a-key-of-sixteen-characters", "b" * 20
@@ -90,6 +93,7 @@ def test_invalid_quotas_are_refused(tmp_path: Path, limits: str, message: str) -
         read_keys(file)
 
 
+@needs_pytorch
 def test_server_refuses_requests_beyond_a_quota(directories, start) -> None:
     quotas = {"ada": Quota(tokens_per_minute=12)}
     keys = Keys({"ada": KEY, "bob": OTHER_KEY}, quotas=quotas)
@@ -108,6 +112,7 @@ def test_server_refuses_requests_beyond_a_quota(directories, start) -> None:
         assert 'bertworks_quota_refusals_total{client="ada"} 2.0' in metrics
 
 
+@needs_pytorch
 def test_requests_in_progress_count_against_a_quota(directories, start) -> None:
     keys = Keys({"ada": KEY}, quotas={"ada": Quota(max_requests=1)})
     headers = {"authorization": f"Bearer {KEY}"}

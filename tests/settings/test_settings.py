@@ -11,6 +11,8 @@ from bertworks.errors import BertworksError, SettingsError, import_optional
 from bertworks.settings.base import Settings
 from bertworks.settings.yaml_values import dump_yaml
 
+pytestmark = pytest.mark.light
+
 
 class Inner(Settings):
     lr: float = Field(1e-4, gt=0)

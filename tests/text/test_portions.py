@@ -17,6 +17,8 @@ from bertworks.text import portions
 from bertworks.text.definition import AddedPiece, WordPieceDefinition
 from bertworks.text.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.light
+
 PARTS = [
     *(
         "a",

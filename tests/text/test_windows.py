@@ -10,6 +10,8 @@ from bertworks.text.encoding import Encoding
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.windows import most_context, segment_windows
 
+pytestmark = pytest.mark.light
+
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "##d", "?"]
 TOKENIZER = Tokenizer.from_vocabulary(PIECES)
 LETTERS = st.text(st.sampled_from("abcd ?"), max_size=40)

@@ -36,6 +36,8 @@ from bertworks.utils.outputs import locked_output
 
 from ..crashes import contents, crashing, needs_proc
 
+pytestmark = pytest.mark.light
+
 PACKAGE = Path(bertworks.__file__).parent
 
 

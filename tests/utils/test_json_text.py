@@ -8,6 +8,8 @@ import pytest
 
 from bertworks.utils.json_files import MAX_DEPTH, parse_json
 
+pytestmark = pytest.mark.light
+
 
 @pytest.mark.parametrize("text", ['{"a": [1, "é", null]}', "1", "[]", '"x"', "1e5"])
 def test_values_are_those_of_the_library(text: str) -> None:

@@ -18,6 +18,8 @@ from bertworks.utils import locks
 from bertworks.utils.locks import OutputKind
 from bertworks.utils.outputs import locked_output
 
+pytestmark = pytest.mark.light
+
 Action = Callable[[], object]
 Switches = list[tuple[int, int]]
 RunClaims = Callable[[Sequence[OutputKind], bool, Switches], int]

@@ -8,6 +8,8 @@ import pytest
 
 from bertworks.utils.progress import Progress
 
+pytestmark = pytest.mark.light
+
 
 class Clock:
     """A clock that a test sets."""
