@@ -314,9 +314,6 @@ class Model(TaskModel):
         return NetworkTokenFeatures(self.network, self.tokenizer, settings, settings)
 
     def _task_and_network(self) -> tuple[Task[Any], Network]:
-        if self.task is None or not isinstance(self.network, Network):
-            raise BertworksError(
-                "the model is a bare encoder, which was trained for no task",
-                fix="Fine-tune it first: bertworks finetune.",
-            )
-        return self.task, self.network
+        task, network = super()._task_and_network()
+        assert isinstance(network, Network)
+        return task, network

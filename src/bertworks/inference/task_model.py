@@ -457,8 +457,9 @@ class TaskModel(EmbeddingModel):
     def _task_and_network(self) -> tuple[Task[Any], AnyNetwork]:
         if self.task is None:
             raise BertworksError(
-                "the model is a bare encoder, which was trained for no task",
-                fix="Fine-tune it first: bertworks finetune.",
+                "the model is read as a bare encoder, without a task",
+                fix="Fine-tune it: bertworks finetune. If its files have a head, bertworks inspect "
+                "says why it is not read.",
             )
         return self.task, self.network
 
