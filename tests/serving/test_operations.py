@@ -690,7 +690,7 @@ def test_each_route_refuses_a_field_that_it_does_not_know(server: Running) -> No
     ],
 )
 def test_the_published_fields_of_each_route_are_known(data_dir: Path, name: str) -> None:
-    published = yaml.safe_load((data_dir / "http" / name).read_text("utf-8"))
+    description = yaml.safe_load((data_dir / "http" / name).read_text("utf-8"))
     routes = {
         route.path: route.endpoint.__annotations__["body"]
         for dialect in DIALECTS
@@ -698,12 +698,12 @@ def test_the_published_fields_of_each_route_are_known(data_dir: Path, name: str)
         if isinstance(route, APIRoute) and route.path in EXAMPLES
     }
     num_fields = 0
-    for path, verbs in published["paths"].items():
+    for path, verbs in description["paths"].items():
         kind = routes.get(path)
         if kind is None or "post" not in verbs or (name[0] == "i" and path == "/classify"):
             continue  # infinity's /classify is documented as not supported
         schema = verbs["post"]["requestBody"]["content"]["application/json"]["schema"]
-        fields = set(_properties(published, schema))
+        fields = set(_properties(description, schema))
         assert fields <= kind.model_fields.keys() | kind.ignored_fields, path
         num_fields += len(fields)
     assert num_fields >= 3
