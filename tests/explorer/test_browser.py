@@ -213,6 +213,17 @@ def test_next_word_is_predicted_from_left_and_both_sides(visit, get_model) -> No
     assert page.get_by_role("heading", name="Both sides").count() == 0
 
 
+def test_only_models_of_pairs_have_a_field_for_a_second_text(visit) -> None:
+    """Nor do they read one that a link has, for another model."""
+    for name, count in (("classifier", 0), ("pretrained", 1)):
+        for view in ("occlusion", "steps"):
+            page = visit().open(f"#/{view}?text={TEXT_IN_LINK}&pair=a+river&model={name}")
+            assert page.get_by_label("Second text").count() == count, (name, view)
+    page = visit().open(f"#/classify?text={TEXT_IN_LINK}&pair=a+river&model=classifier")
+    assert page.get_by_label("Second text").count() == 0
+    assert page.locator(".card").count()
+
+
 def test_pieces_are_those_of_the_tokenizer(visit, get_model) -> None:
     tab = visit()
     page = tab.open("#/pieces?text=the+unopened+door&pair=日本")

@@ -265,10 +265,20 @@ def test_each_head_and_word_by_itself_moves_a_prediction(
     assert max(abs(one["change"]) for one in hidden["words"]) > 1e-6
 
 
-@pytest.mark.parametrize("name", ["tagger", "causal"])
+@pytest.mark.parametrize("name", ["tagger", "causal", "classifier", "topics"])
 def test_pair_for_a_model_of_single_texts_is_refused(get_model: GetModel, name: str) -> None:
+    """As in `Model.predict`, which would not read it either."""
+    model = get_model(name)
+    assert not explorer.describe(model)["second_text"]
     with pytest.raises(DataError, match="pair: the model takes single texts"):
-        encode_input(get_model(name), "the door", "a river")
+        encode_input(model, "the door", "a river")
+
+
+@pytest.mark.parametrize("name", ["encoder", "pretrained", "reranker", "answering"])
+def test_pair_is_read_where_a_model_takes_one(get_model: GetModel, name: str) -> None:
+    model = get_model(name)
+    assert explorer.describe(model)["second_text"]
+    assert encode_input(model, "the door", "a river").is_pair
 
 
 def test_layers_below_a_head_that_is_off_are_computed_once(monkeypatch) -> None:

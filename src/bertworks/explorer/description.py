@@ -9,7 +9,7 @@ from ..errors import has_pytorch
 from ..tasks.answering.task import AnsweringTask
 from ..tasks.texts import TextTask
 from .available_views import REQUIREMENTS, view_error
-from .requirements import is_masked_lm
+from .requirements import can_take_pairs, is_masked_lm
 
 if TYPE_CHECKING:
     from ..model import Model
@@ -37,6 +37,7 @@ def describe(model: Model, name: str | None = None) -> dict[str, Any]:
         "mask": None if mask is None else model.tokenizer.id_to_token(mask),
         "labels": list(model.labels),
         "pairs": takes_pairs(model),
+        "second_text": can_take_pairs(model),
         "compares": model.sentence is not None,
         "checkpoints": [*_checkpoint_steps(model)],
         "views": {

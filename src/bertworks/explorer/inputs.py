@@ -16,7 +16,13 @@ from ..tasks.tagging.task import TaggingTask
 from ..text.encoding import Segment, with_marks
 from ..text.tokenizer import Tokenizer
 from .limits import MAX_TOKENS
-from .requirements import ATTENTION_HEADS, MASKED_WORDS, is_causal_lm, is_masked_lm
+from .requirements import (
+    ATTENTION_HEADS,
+    MASKED_WORDS,
+    can_take_pairs,
+    is_causal_lm,
+    is_masked_lm,
+)
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -158,8 +164,7 @@ def encode_input(
 
 def _segments(model: Model, texts: Sequence[str], where: str) -> list[Segment]:
     tokenizer = model.tokenizer
-    is_tagger = isinstance(model.task, TaggingTask)
-    if len(texts) > 1 and (is_tagger or is_causal_lm(model)):
+    if len(texts) > 1 and not can_take_pairs(model):
         raise DataError("the model takes single texts", where="pair", fix="Leave it out.")
     if isinstance(model.task, TaggingTask):
         (words,) = model.task.spellings.read(texts, where=[where])

@@ -14,6 +14,7 @@ from ..tasks.pretraining.replaced_tokens import ReplacedTokensTask
 from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.regression import RegressionTask
 from ..tasks.tagging.task import TaggingTask
+from ..tasks.texts import TextTask
 
 if TYPE_CHECKING:
     from ..model import Model
@@ -88,6 +89,14 @@ def is_masked_lm(model: Model) -> bool:
     if not isinstance(task, PretrainingTask) or task.has_two_streams:
         return False
     return task.has_masked_lm and not task.causal
+
+
+def can_take_pairs(model: Model) -> bool:
+    """Whether the model reads a second text: not a tagger, nor a classifier of single texts."""
+    task = model.task
+    if isinstance(task, TextTask):
+        return task.settings.is_pair_optional or task.settings.pair_column is not None
+    return not isinstance(task, TaggingTask) and not is_causal_lm(model)
 
 
 def is_causal_lm(model: Model) -> bool:

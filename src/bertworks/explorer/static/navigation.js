@@ -22,8 +22,7 @@ export function drawNavigation(current, values, isMissing) {
         "aria-current": view === current ? "page" : null,
       },
       view.title,
-      isMissing(view) &&
-        h("span", { class: "visually-hidden" }, " (not available here)"),
+      isMissing(view) && h("span", { class: "visually-hidden" }, " (not available here)"),
     );
   const list = (group) =>
     h(

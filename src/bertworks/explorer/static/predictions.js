@@ -1,6 +1,6 @@
 // Predictions as the views show them: of a blank, and of a task.
 import { bars } from "./charts/bars.js";
-import { formatTargetValue } from "./targets.js";
+import { formatTargetValue, getTargetNote } from "./targets.js";
 import { h } from "./ui/dom.js";
 import { formatToken } from "./ui/format.js";
 
@@ -64,5 +64,11 @@ export function predictionBars({ target, probability, distribution }) {
     value: item.probability,
     isMarked: item.name === target.name,
   }));
-  return bars(items, { caption: "Prediction", header: "Prediction" });
+  const note = getTargetNote(target);
+  return h(
+    "div",
+    {},
+    bars(items, { caption: "Prediction", header: "Prediction" }),
+    note && h("p", { class: "soft small" }, note),
+  );
 }

@@ -15,7 +15,13 @@ const KINDS = {
   label: { title: "the label", fields: ["label"], outcome: "label" },
   value: { title: "the value", fields: [], isNumber: true },
   tag: { title: "the tag", fields: ["word", "tag"], outcome: "tag" },
-  answer: { title: "the answer", fields: ["start", "end"] },
+  answer: {
+    title: "the answer",
+    fields: ["start", "end"],
+    note:
+      "The probability of its start times that of its end, among all tokens. " +
+      "“Answer” compares the best spans only.",
+  },
   replaced: { title: "whether the piece was replaced", fields: ["position"] },
 };
 
@@ -36,6 +42,9 @@ export const selectOutcome = (target, names, name) =>
 
 export const describeTarget = (target) =>
   KINDS[target.kind].title + (isNumber(target) ? "" : ` “${formatToken(target.name)}”`);
+
+// What a probability is of, where it needs to be said.
+export const getTargetNote = ({ kind }) => KINDS[kind].note ?? null;
 
 export const formatTargetValue = (target, value) =>
   isNumber(target) ? formatFixed(value, 3) : formatPercent(value);

@@ -8,8 +8,9 @@ import { h, replaceKeepingFocus } from "./ui/dom.js";
 export const NO_BLANK = "Press a word to mask it: this text has no blank.";
 
 // The form of most views: a text, perhaps a second one, and words that are masked.
-// `hasPair`: whether there is a second text; `hasWords`: whether words can be masked, if the model
-// has a mask; `isSingle`: at most one; `startsMasked`: a word of the first example is masked.
+// `hasPair`: whether there is a second text, if the model takes one; `hasWords`: whether words can
+// be masked, if the model has a mask; `isSingle`: at most one; `startsMasked`: a word of the first
+// example is masked.
 // In a file, `readsMasks` means that each word is there masked once; without it one word is, or
 // none.
 // Returns { element, read }; `read(signal)` is called before each request.
@@ -28,6 +29,7 @@ export function textForm(
   const { data } = ctx.source;
   const canMask =
     hasWords && Boolean(ctx.model.mask) && (!data || readsMasks || Boolean(data.masked));
+  const takesPair = hasPair && ctx.model.second_text;
   const hasOneMask = canMask && data && !readsMasks;
   const wordsHolder = h("div", {});
   const fetchPieces = createPiecesCache(ctx);
@@ -69,7 +71,8 @@ export function textForm(
   }
 
   async function read(signal) {
-    const texts = { text: readText(ctx), pair: hasPair ? readText(ctx, "pair") || null : null };
+    const pair = (takesPair && readText(ctx, "pair")) || null;
+    const texts = { text: readText(ctx), pair };
     if (!texts.text.trim()) throw new Error("Enter a text.");
     const pieces = await fetchPieces(texts, signal);
     const maskedWords = readMaskedWords(pieces);
@@ -87,7 +90,7 @@ export function textForm(
     "div",
     { class: "form" },
     textField(ctx, changeText),
-    hasPair && pairField(ctx, changeText),
+    takesPair && pairField(ctx, changeText),
     wordsHolder,
     hasOneMask &&
       h(

@@ -21,7 +21,16 @@ const typesetMinus = (text) =>
 export const formatSigned = (value, digits = 3) =>
   (value > 0 ? "+" : "") + formatFixed(value, digits);
 
-export const formatPoints = (value) => `${formatSigned(100 * value, 1)} points`;
+// A change of a probability in percentage points, with one digit that is not 0.
+export function formatPoints(value) {
+  const points = 100 * value;
+  if (Math.abs(points) >= 0.0995) return `${formatSigned(points, 1)} points`;
+  const size = Math.abs(points)
+    .toFixed(4)
+    .replace(/(\.0*[1-9]).*/, "$1");
+  if (Number(size) === 0) return "0 points";
+  return `${points < 0 ? "−" : "+"}${size} points`;
+}
 
 // A piece without the sign that its tokenizer gives to pieces within or at the start of a word.
 export const formatToken = (token) => token.replace(/^##/, "·").replace(/^[Ġ▁]/, "");

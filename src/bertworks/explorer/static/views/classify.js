@@ -11,9 +11,10 @@ import { formatFixed, formatPercent } from "../ui/format.js";
 export function show(root, ctx) {
   const results = h("div", {});
   const example = selectExample(ctx.model);
+  const hasPair = ctx.model.second_text;
   const update = ctx.createUpdate(async (signal) => {
     const text = ctx.get("text", example.text);
-    const pair = ctx.get("pair", example.pair ?? "").trim();
+    const pair = hasPair ? ctx.get("pair", example.pair ?? "").trim() : "";
     const inputs = pair ? [[text, pair]] : [text];
     const [prediction] = await ctx.post("/classify", { inputs }, signal);
     const probabilities = Object.entries(prediction.probabilities ?? {}).sort(
@@ -30,10 +31,14 @@ export function show(root, ctx) {
   });
   const pairField = inputField(ctx, update, {
     key: "pair",
-    label: "Second text (if the model takes pairs)",
+    label: ctx.model.pairs ? "Second text" : "Second text (if the model takes pairs)",
     fallback: example.pair ?? "",
   });
-  root.append(h("div", { class: "form" }, textField(ctx, update), pairField), ctx.status, results);
+  root.append(
+    h("div", { class: "form" }, textField(ctx, update), hasPair && pairField),
+    ctx.status,
+    results,
+  );
   update();
 }
 
