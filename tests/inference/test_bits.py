@@ -76,7 +76,7 @@ def precisions(most_inputs: int) -> list[str]:
 
     Args:
         most_inputs: of a linear map. AMX's sums of more than 384 in bfloat16 depend on the rows of
-            a call (docs/performance.md).
+            a call (benchmarks/results/inference-notes.md).
     """
     kinds = (("fp32", torch.float32), ("bf16", torch.bfloat16), ("int8", torch.float32))
     result = [name for name, dtype in kinds if has_packed_kernels(dtype)]
