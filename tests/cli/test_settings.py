@@ -45,7 +45,7 @@ def test_settings_of_a_task_are_listed() -> None:
         (["convert"], "the verb 'convert' takes no settings"),
         (["convert"], "Verbs with settings: vocab, prepare, pretrain"),
         (["foo"], "there is no verb 'foo'. Verbs with settings: vocab, prepare, pretrain"),
-        (["foo"], "search, serve"),
+        (["foo"], "search, mine"),
         (["finetun"], "The nearest valid name is 'finetune'"),
         (["pretrain", "tagging"], "pretrain takes no task"),
         (["finetune", "taging"], "your own task is given as path/to/file.py:Class"),

@@ -224,3 +224,22 @@ def test_progress_does_not_depend_on_workers(model, tmp_path):
         **WINDOW,
     )
     assert progress == [(min(30, done), 0) for done in range(4, 36, 4)]
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_shortened_vectors_are_the_first_numbers(model, out, normalize):
+    whole = model.embed(TEXTS[1:9], normalize=normalize)
+    expected = whole[:, :5]
+    if normalize:
+        expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+    settings = {"dimensions": 5, "normalize": normalize}
+    np.testing.assert_allclose(model.embed(TEXTS[1:9], **settings), expected, atol=1e-6)
+    assert model.embed_to(out, TEXTS[1:9], **settings).width == 5
+    np.testing.assert_allclose(read(out), expected, atol=1e-6)
+
+
+def test_vectors_are_not_shortened_to_more_than_they_have(model):
+    with pytest.raises(SettingsError, match="dimensions=49 is more than the 48 numbers"):
+        model.embed(["a"], dimensions=49)
+    with pytest.raises(SettingsError, match="dimensions: sparse vectors"):
+        bw.load("mini", device="cpu").embed(["a"], pooling="splade-max", dimensions=4)

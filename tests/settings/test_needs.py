@@ -54,6 +54,7 @@ OTHER_CONTEXTS: dict[tuple[str, str], dict[str, Any]] = {
 VALUES: dict[str, Any] = {
     "layer_weights": (1.0, 2.0),
     "score_range": (1.0, 5.0),
+    "dimensions": (8, 4),
     "lora_targets": ("attention.output",),
     "negative_columns": ("3",),
     "language": "de",

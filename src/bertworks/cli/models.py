@@ -86,12 +86,12 @@ def use_each(
 ) -> ResultT:
     """Call a function with several models, as `ModelSource.use` does; with `BM25` for itself."""
 
-    def use(number: int, loaded: list[Any]) -> ResultT:
+    def use(number: int, arguments: list[Any]) -> ResultT:
         if number == len(models):
-            return function(loaded)
+            return function(arguments)
         if models[number].name == BM25:
-            return use(number + 1, [*loaded, BM25])
-        return models[number].use(lambda model: use(number + 1, [*loaded, model]), engine)
+            return use(number + 1, [*arguments, BM25])
+        return models[number].use(lambda model: use(number + 1, [*arguments, model]), engine)
 
     return use(0, [])
 

@@ -165,7 +165,7 @@ class Embedder(NetworkEmbedder, VectorEmbedder):
         self.uses_pooler = self.pooling == "pooler"
         self._check_pooler(has_pooler=network.encoder.pooler is not None)
         pooled_width = self.token_width * len(modes_of(self.pooling))
-        self._width = pooled_width if modules is None else modules.output_width(pooled_width)
+        self._set_width(pooled_width if modules is None else modules.output_width(pooled_width))
 
     def _device_packs(
         self, texts: Sequence[EncodedText]

@@ -61,6 +61,8 @@ class LateInteractionEmbedder(NetworkEmbedder):
         super().__init__(network, tokenizer, settings, engine)
         if not self.is_of_last:
             raise SettingsError("late interaction uses only the last layer")
+        if self.settings.dimensions is not None:
+            raise SettingsError("dimensions: the matrices of late interaction are not shortened")
         self.modules, self.late_interaction = modules, late_interaction
         self._width = modules.output_width(self.config.hidden_size)
         self.is_query = settings.is_query

@@ -97,7 +97,7 @@ class NativeEmbedder(NativeReader, VectorEmbedder):
             raise needs_pytorch_error(f"pooling={mode}")
         self._check_pooler(has_pooler=network.has_pooler)
         width = self.token_width * len(modes_of(self.pooling))
-        self._width = width if modules is None else output_width(modules.settings, width)
+        self._set_width(width if modules is None else output_width(modules.settings, width))
 
     def _vectors(self, packed: Packed, num_excluded: int) -> Float[np.ndarray, "sequences width"]:
         network, precision = self.network, self.engine.precision

@@ -110,6 +110,12 @@ class EmbedSettings(LayerSettings):
         "splade-sum-log, piece-weights; none: a matrix for late interaction (ColBERT); if "
         "omitted, as saved with the model, or mean",
     )
+    dimensions: int | None = Field(
+        None,
+        ge=1,
+        description="keep only the first so many numbers of a vector; for models trained with "
+        "dimensions (Matryoshka)",
+    )
     normalize: bool = Field(
         False, description="scale vectors to length 1; if omitted, as saved with the model"
     )

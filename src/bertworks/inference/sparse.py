@@ -47,6 +47,8 @@ class SparseEmbedder(NetworkEmbedder):
         _import_sparse()
         if not self.is_of_last:
             raise SettingsError(f"pooling={self.pooling!r} uses only the last layer")
+        if self.settings.dimensions is not None:
+            raise SettingsError(f"dimensions: sparse vectors ({self.pooling}) are not shortened")
         if not self.settings.include_prompt:
             raise SettingsError(f"pooling={self.pooling!r} includes the prompt")
 

@@ -75,7 +75,7 @@ class StaticEmbedder(Embedder):
     ) -> NDArray[np.float32]:
         """Return the vectors of texts; see `Embedder.embed`."""
         first = self.num_texts
-        result = np.empty((len(texts), self.width), np.float32)
+        result = np.empty((len(texts), self._width), np.float32)
         for start in range(0, len(texts), _WINDOW):
             window = texts[start : start + _WINDOW]
             names = None if where is None else where[start : start + _WINDOW]
@@ -88,7 +88,7 @@ class StaticEmbedder(Embedder):
             self._write_means(ids, lengths, result[start : start + _WINDOW], place)
             if progress is not None:
                 progress(start + len(window))
-        return result
+        return self._shorten(result)
 
     def embed_all(
         self, texts: Sequence[str], progress: Callable[[int, int], None] | None
@@ -107,7 +107,7 @@ class StaticEmbedder(Embedder):
     ) -> Float[np.ndarray, "texts width"]:
         lengths = np.fromiter((text.num_tokens for text in texts), np.int64, len(texts))
         ids = [text.encoding.input_ids for text in texts]
-        vectors = np.empty((len(texts), self.width), np.float32)
+        vectors = np.empty((len(texts), self._width), np.float32)
         self._write_means(
             np.concatenate([*ids, np.empty(0, np.int32)]),
             lengths,
@@ -118,7 +118,7 @@ class StaticEmbedder(Embedder):
         result[[text.index for text in texts]] = vectors
         if progress is not None:
             progress(len(texts))
-        return result
+        return self._shorten(result)
 
     def piece_ids(
         self, texts: Sequence[str], where: Sequence[str] | None

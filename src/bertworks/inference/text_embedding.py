@@ -24,6 +24,7 @@ from ..text.encoding import Encoding, TokenIds, Truncation
 from ..text.tokenizer import Tokenizer
 from .batching import by_tokens, max_tokens_of, not_finite_error, row_name
 from .settings import EmbedSettings, EngineSettings, LayerSettings
+from .similarity import of_unit_length
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -327,7 +328,22 @@ class VectorEmbedder(TextEmbedder):
     @property
     def width(self) -> int:
         """The length of a text's vector."""
-        return self._width
+        return self.settings.dimensions or self._width
+
+    def _set_width(self, width: int) -> None:
+        """Set the length of a vector before it is shortened to `dimensions`."""
+        dimensions = self.settings.dimensions
+        if dimensions is not None and dimensions > width:
+            what = f"dimensions={dimensions} is more than the {width} numbers of a vector"
+            raise SettingsError(what)
+        self._width = width
+
+    def _shorten(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the first `dimensions` numbers of vectors, at length 1 if vectors have that."""
+        if self.settings.dimensions is None:
+            return vectors
+        vectors = vectors[:, : self.settings.dimensions]
+        return of_unit_length(vectors) if self.normalize else np.ascontiguousarray(vectors)
 
     def _check_pooler(self, *, has_pooler: bool) -> None:
         """Raise `SettingsError` if the pooler is requested and cannot be used."""
@@ -346,7 +362,7 @@ class VectorEmbedder(TextEmbedder):
         place: Callable[[int], str] = row_name,
         progress: Callable[[int], None] | None = None,
     ) -> Float[np.ndarray, "texts width"]:
-        result = np.empty((len(texts), self.width), np.float32)
+        result = np.empty((len(texts), self._width), np.float32)
         num_done = 0
         # Texts of one server's request may have another prompt than the others.
         get_excluded = attrgetter("num_excluded")
@@ -363,7 +379,7 @@ class VectorEmbedder(TextEmbedder):
                 num_done += len(part)
                 if progress is not None:
                     progress(num_done)
-        return result
+        return self._shorten(result)
 
     def concatenate(self, parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
         return np.concatenate([np.empty((0, self.width), np.float32), *parts])

@@ -80,6 +80,7 @@ class VectorKeywords(LayerKeywords, total=False):
     """Text vectors."""
 
     pooling: str
+    dimensions: int | None
     normalize: bool
     prompt: str
     is_query: bool
@@ -498,13 +499,14 @@ class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
     scale: float
     symmetric: bool
     margin: float
+    dimensions: Sequence[int] | None
     score_range: Sequence[float] | None
     chunk_tokens: int | None
     query_column: str | None
     passage_column: str | None
     negative_columns: str | Sequence[str] | None
     score_column: str | None
-    loss: Literal["in-batch", "triplet", "cosine"] | None
+    loss: Literal["in-batch", "triplet", "margin-mse", "kl", "cosine", "cosent"] | None
     pooling: str | None
     source_column: str | None
     target_column: str | None

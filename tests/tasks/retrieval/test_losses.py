@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertworks.data.tables import read_rows
+from bertworks.errors import DataError, SettingsError
 from bertworks.packed import Batch, Packed
+from bertworks.tasks.retrieval.losses import loss_sum
 from bertworks.tasks.retrieval.network import RetrievalNetwork
 from bertworks.tasks.retrieval.settings import RetrievalSettings
 from bertworks.tasks.retrieval.task import RetrievalTask
@@ -215,3 +219,131 @@ def test_positives_and_equal_texts_are_excluded(rows: list[tuple[str, str, list[
     assert batch.targets["is_excluded"].tolist() == expected
     assert batch.counts == {"retrieval": len(rows)}
     assert not task.additive
+
+
+def sentence_vectors(rows: int, seed: int, scale: float = 1.0) -> torch.Tensor:
+    torch.manual_seed(seed)
+    vectors = torch.randn(rows, 8, dtype=torch.float64)
+    return scale**0.5 * torch.nn.functional.normalize(vectors, dim=-1)
+
+
+class VectorModel(torch.nn.Module):
+    """A model of sentence-transformers' losses, whose texts are vectors."""
+
+    def get_embedding_dimension(self) -> int:
+        return 8
+
+    def forward(self, features: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"sentence_embedding": features["vectors"]}
+
+
+def peer_loss(loss: Any, texts: list[torch.Tensor], labels: torch.Tensor | None) -> float:
+    return float(loss([{"vectors": vectors} for vectors in texts], labels))
+
+
+SCALE = 5.0
+SCORES = torch.tensor([[3.0, -1.0, 0.5], [0.2, 0.1, -2.0], [4.0, 2.0, 1.0], [1.0, 1.5, -3.0]])
+
+
+def distillation_targets() -> dict[str, torch.Tensor]:
+    """Of four rows with two negatives each, row by row."""
+    return {
+        "negative_row": torch.arange(4).repeat_interleave(2),
+        "labels": torch.cat([SCORES[:, 0], SCORES[:, 1:].reshape(-1)]),
+        "is_excluded": torch.zeros(4, 12, dtype=torch.bool),
+    }
+
+
+def peer_of(loss: str) -> tuple[Any, torch.Tensor | None, int]:
+    """The loss of sentence-transformers, its labels, and by what ours is divided."""
+    losses = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
+    model = VectorModel()
+    margins = SCORES[:, :1] - SCORES[:, 1:]
+    return {
+        "in-batch": (losses.MultipleNegativesRankingLoss(model, scale=1.0), None, 4),
+        "margin-mse": (losses.MarginMSELoss(model), margins.double(), 8),
+        "kl": (losses.DistillKLDivLoss(model, temperature=1.0), SCORES.double(), 4),
+        "cosent": (losses.CoSENTLoss(model, scale=SCALE), SCORES[:, 0].double(), 4),
+    }[loss]
+
+
+@pytest.mark.parametrize("loss", ["in-batch", "margin-mse", "kl", "cosent"])
+def test_losses_are_equal_to_those_of_sentence_transformers(loss: str) -> None:
+    peer, labels, count = peer_of(loss)
+    names = {"query_column": "q", "passage_column": "p"}
+    settings = RetrievalSettings.parse({**names, "loss": loss, "scale": SCALE})
+    # Its products have no factor, and so its vectors are longer; CoSENT and in-batch take cosines.
+    scale = SCALE if loss in ("margin-mse", "kl") else 1.0
+    queries, positives = sentence_vectors(4, 0, scale), sentence_vectors(4, 1, scale)
+    negatives = sentence_vectors(8, 2, scale)
+    texts = [queries, positives]
+    if loss != "cosent":
+        texts += [negatives[0::2], negatives[1::2]]
+    if loss == "in-batch":
+        peer.scale = SCALE
+    units = [part / scale**0.5 for part in (queries, positives, negatives)]
+    targets = distillation_targets()
+    if loss == "cosent":
+        targets["labels"] = SCORES[:, 0]
+    own = loss_sum(settings, units[0], torch.cat(units[1:]), targets) / count
+    assert own.item() == pytest.approx(peer_loss(peer, texts, labels), rel=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["in-batch", "cosent"])
+def test_loss_of_several_dimensions_is_equal_to_sentence_transformers(loss: str) -> None:
+    losses = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
+    peer, labels, count = peer_of(loss)
+    if loss == "in-batch":
+        peer.scale = SCALE
+    nested = losses.MatryoshkaLoss(peer.model, peer, [8, 4, 2])
+    queries, positives = sentence_vectors(4, 0), sentence_vectors(4, 1)
+    task = task_of(loss=loss, scale=SCALE, dimensions=(8, 4, 2), negative_columns=None)
+    network = network_of(task)
+    network.predict = lambda batch: {"queries": queries, "passages": positives}
+    targets = {"labels": SCORES[:, 0], "is_excluded": torch.zeros(4, 4, dtype=torch.bool)}
+    batch = replace(batch_of(task), targets=targets)
+    own = network(batch)["retrieval"] / count
+    assert own.item() == pytest.approx(peer_loss(nested, [queries, positives], labels), rel=1e-6)
+
+
+def test_lists_of_scores_are_read_in_the_order_of_passages() -> None:
+    rows = [
+        {"query": "a", "positive": "b", "negative": ["c", "d e"], "scores": "[3, -1, 0.5]"},
+        {"query": "x", "positive": "y", "negative": "z", "scores": [2, 1]},
+    ]
+    for loss, count in (("margin-mse", 3), ("kl", 2)):
+        task = task_of(loss=loss, score_column="scores")
+        batch = batch_of(task, rows)
+        assert batch.targets["labels"].tolist() == [3, 2, -1, 0.5, 1]
+        assert batch.counts == {"retrieval": count}
+        halves = [network_of(task)(batch_of(task, [row]))["retrieval"] for row in rows]
+        whole = network_of(task)(batch)["retrieval"].item()
+        assert sum(halves).item() == pytest.approx(whole, rel=1e-9)
+    for row, message in (
+        ({**rows[0], "scores": [1, 2]}, "has no list of 3 numbers"),
+        ({**rows[0], "scores": 4}, "has no list of 3 numbers"),
+        ({**rows[0], "negative": None}, "the row has no negative"),
+    ):
+        with pytest.raises(DataError, match=message):
+            task.examples([row], 0)
+
+
+def test_losses_and_columns_that_do_not_fit_are_refused() -> None:
+    table = read_rows([{"query": "a", "positive": "b", "negatives": ["c"], "scores": [2.0, 1.0]}])
+    tokenizer = Tokenizer.from_vocabulary(PIECES)
+    task = RetrievalTask.from_table(tokenizer, table, RetrievalSettings(loss="kl"))
+    assert task.columns["score"] == "scores"
+    assert task.best_metric == "mrr@10"
+    pairs = read_rows([{"query": "a", "passage": "b", "score": 0.5}])
+    for rows, loss, message in (
+        (pairs, "margin-mse", "which column holds the scores"),
+        (table, "cosent", "which column holds the scores"),
+    ):
+        with pytest.raises(DataError, match=message):
+            RetrievalTask.from_table(tokenizer, rows, RetrievalSettings.parse({"loss": loss}))
+    with pytest.raises(SettingsError, match="dimensions=64 is more than the encoder's"):
+        network_of(task_of(dimensions=(64,)))
+    with pytest.raises(SettingsError, match="each must be at least 1"):
+        task_of(dimensions=(4, 0))
+    with pytest.raises(SettingsError, match="loss=cosent compares the rows of a batch"):
+        task_of(loss="cosent", score_column="s", negative_columns=None).check_batches([], 1)

@@ -144,13 +144,13 @@ def _run_of(corpus: JudgedCorpus, ranking: Ranking, depth: int) -> Run:
 
 def _rows_of_queries(corpus: JudgedCorpus) -> dict[str, int]:
     """Return the rows of documents that are queries themselves and are not judged for them."""
-    shared = corpus.queries.keys() & set(corpus.document_ids)
-    if not shared:
+    common_ids = corpus.queries.keys() & set(corpus.document_ids)
+    if not common_ids:
         return {}
     return {
         name: row
         for row, (name, (_, text)) in enumerate(zip(corpus.document_ids, corpus.texts, strict=True))
-        if name in shared
+        if name in common_ids
         and name not in corpus.judgements[name]
         and text.strip() == corpus.queries[name].strip()
     }

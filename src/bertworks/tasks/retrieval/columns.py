@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import product
 
+import numpy as np
+
 from ...data.rows import Row, Rows, listing, parse_json_cell, value_of
 from ...data.schema import PAIR_NAMES, QUERY_NAMES, Role, RoleColumns, Schema
 from ...errors import DataError
@@ -33,6 +35,7 @@ def find_retrieval_columns(
     *,
     labelled: bool = True,
     may_score: bool = True,
+    has_score_lists: bool = False,
 ) -> RoleColumns:
     """Find the column of each role.
 
@@ -41,6 +44,7 @@ def find_retrieval_columns(
         labelled: whether to find negatives and scores.
         may_score: whether to guess a column of scores. It is guessed only if there are no negatives
             and the passage's column is not called positive.
+        has_score_lists: whether to guess a column of lists of scores, of passage and negatives.
 
     Raises:
         DataError: a named column does not exist, the columns of texts cannot be guessed, or there
@@ -79,6 +83,8 @@ def find_retrieval_columns(
         negative_columns = [rows.column(part.strip()) for part in parts]
     else:
         negative_columns = [name for name in columns if _NEGATIVE.fullmatch(name.strip().lower())]
+    if score_column is None and has_score_lists:
+        score_column = by_name.get("scores")
     may_score = (
         may_score and not negative_columns and texts[1].strip().lower() not in POSITIVE_NAMES
     )
@@ -119,6 +125,23 @@ def _guess_score(
             fix=f"Give score_column={name}; or loss=in-batch, if every pair belongs together.",
         )
     return None
+
+
+def read_score_list(row: Row, column: str, count: int, where: str) -> np.ndarray:
+    """The scores of a row's passage and negatives: `[count]` float32.
+
+    Raises:
+        DataError: the column is missing, or has something else than `count` numbers.
+    """
+    value = parse_json_cell(value_of(row, column, where), list, object)
+    is_list = isinstance(value, list) and all(
+        isinstance(one, int | float) and not isinstance(one, bool) and math.isfinite(one)
+        for one in value
+    )
+    if not is_list or len(value) != count:
+        what = f"the column {column!r} has no list of {count} numbers"
+        raise DataError(what, where=where, fix="Give a score of the passage and of each negative.")
+    return np.array(value, np.float32)
 
 
 def read_negatives(row: Row, columns: Sequence[str], where: str) -> list[str]:

@@ -1,23 +1,22 @@
-"""The network of retrieval, with one encoder for all texts, and its losses.
+"""The network of retrieval, with one encoder for all texts.
 
 All vectors have length 1, so that inner products are cosines.
 """
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from ...nn.config import EncoderConfig
 from ...nn.encoder import Encoder
 from ...nn.layers import promote_to_float32
-from ...nn.losses import cross_entropy_sum
 from ...nn.pooling import pool
 from ...packed import Batch, Packed
 from ..network import Network
 from ..text_network import apply_in_chunks
+from .losses import loss_sum
 from .settings import RetrievalSettings
 
 
@@ -39,27 +38,21 @@ class RetrievalNetwork(Network):
         self._settings, self._pooling = settings, settings.pooling
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Return `retrieval`: the sum of the losses of rows; of negatives in the triplet loss."""
-        settings, targets = self._settings, batch.targets
+        """Return `retrieval`: the sum of the losses of rows, or of negatives; see `losses`.
+
+        With `dimensions`, the sum of the losses of the first numbers of the vectors. Source:
+        Kusupati et al. (2022), "Matryoshka Representation Learning", equation 1, with weights of 1.
+        """
         outputs = self.predict(batch)
         queries, passages = outputs["queries"], outputs["passages"]
-        if settings.loss == "cosine":
-            # Regression objective of Reimers and Gurevych (2019), "Sentence-BERT", §3.
-            cosines = outputs["values"]
-            loss = (cosines - targets["labels"].to(cosines.dtype)).square().sum()
-        elif settings.loss == "triplet":
-            positives, negatives = passages.tensor_split([len(queries)])
-            loss = triplet_loss_sum(
-                queries, positives, negatives, targets["negative_row"], margin=settings.margin
-            )
-        else:
-            loss = in_batch_loss_sum(
-                queries,
-                passages,
-                targets["is_excluded"],
-                scale=settings.scale,
-                symmetric=settings.symmetric,
-            )
+        settings, targets = self._settings, batch.targets
+        if settings.dimensions is None:
+            return {"retrieval": loss_sum(settings, queries, passages, targets)}
+        loss = queries.new_zeros(())
+        for width in settings.dimensions:
+            short_queries = F.normalize(queries[:, :width], dim=-1)
+            short_passages = F.normalize(passages[:, :width], dim=-1)
+            loss = loss + loss_sum(settings, short_queries, short_passages, targets)
         return {"retrieval": loss}
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
@@ -79,55 +72,3 @@ class RetrievalNetwork(Network):
     def _encode(self, packed: Packed) -> Float[Tensor, "sequences hidden_size"]:
         vectors = pool(promote_to_float32(self.encoder(packed)), packed, self._pooling)
         return F.normalize(vectors, dim=-1)
-
-
-def in_batch_loss_sum(
-    queries: Float[Tensor, "rows width"],
-    passages: Float[Tensor, "passages width"],
-    is_excluded: Bool[Tensor, "rows passages"],
-    *,
-    scale: float,
-    symmetric: bool = False,
-) -> Float[Tensor, ""]:
-    """The sum over queries of the cross-entropy of selecting their passage among all passages.
-
-    Source: van den Oord et al. (2018), "CPC", equation 4 (InfoNCE); Henderson et al. (2017),
-    §4.4, for using other rows' passages as negatives.
-
-    Args:
-        passages: the passages of the rows, in their order, then any number of negatives.
-        is_excluded: passages that are not negatives of a query: they also belong to it, or
-            equal it.
-        scale: factor of the cosines; one over the temperature.
-        symmetric: return the mean of this loss and the loss of selecting each passage's query.
-    """
-    positives = torch.arange(len(queries), device=queries.device)
-    scores = (scale * queries @ passages.T).masked_fill(is_excluded, -torch.inf)
-    loss = cross_entropy_sum(scores, positives)
-    if symmetric:
-        loss = (loss + cross_entropy_sum(scores[:, : len(queries)].T, positives)) / 2
-    return loss
-
-
-def triplet_loss_sum(
-    queries: Float[Tensor, "rows width"],
-    passages: Float[Tensor, "rows width"],
-    negatives: Float[Tensor, "negatives width"],
-    negative_row: Int[Tensor, " negatives"],
-    *,
-    margin: float,
-) -> Float[Tensor, ""]:
-    """The sum of the triplet losses of the negatives: `max(0, cos⁻ - cos⁺ + margin)`.
-
-    Source: Schroff et al. (2015), "FaceNet", §3.1; the squared distance of two vectors of
-    length 1 is 2 - 2 cos, so that the margin in cosines is half of that in distances.
-
-    Args:
-        passages: the passage of each row.
-        negatives: the negatives of all rows.
-        negative_row: index of the row that each negative belongs to.
-        margin: minimum difference between the cosines of a row's passage and of its negatives.
-    """
-    near = (queries * passages).sum(-1)[negative_row]
-    far = (queries[negative_row] * negatives).sum(-1)
-    return (far - near + margin).clamp(min=0).sum()

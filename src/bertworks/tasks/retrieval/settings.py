@@ -10,17 +10,26 @@ from ...settings.base import Need
 from ...settings.pooling import TrainedPooling
 from ..labelled import TaskSettings
 
-Loss = Literal["in-batch", "triplet", "cosine"]
-"""The loss that vectors are trained with; see `network`.
+Loss = Literal["in-batch", "triplet", "margin-mse", "kl", "cosine", "cosent"]
+"""The loss that vectors are trained with; see `losses`.
 
 - `in-batch`: find each query's passage among the passages and negatives of the whole batch;
 - `triplet`: bring each passage nearer to its query than the row's negatives;
-- `cosine`: make the cosine of two texts equal to their score.
+- `margin-mse`: learn how much higher a cross-encoder scores the passage than each negative;
+- `kl`: learn a cross-encoder's distribution over the passage and its negatives;
+- `cosine`: make the cosine of two texts equal to their score;
+- `cosent`: bring the cosines of a batch into the order of the scores.
 """
+
+PAIR_LOSSES = ("cosine", "cosent")
+"""Losses of pairs of texts with a score."""
+
+DISTILLATION_LOSSES = ("margin-mse", "kl")
+"""Losses of a list of scores: of a row's passage, and of its negatives."""
 
 
 _WITHOUT_TEACHER = (
-    *("loss", "scale", "symmetric", "margin", "score_range", "negative_columns"),
+    *("loss", "dimensions", "scale", "symmetric", "margin", "score_range", "negative_columns"),
     "temperature",  # of classifiers
 )
 
@@ -35,15 +44,16 @@ class RetrievalSettings(TaskSettings):
             lambda own: getattr(own, "teacher", None) is None,
         ),
         Need(
-            ("scale", "symmetric"),
-            "without loss=in-batch",
-            lambda own: own.loss in (None, "in-batch"),
+            ("scale",),
+            "without loss=in-batch, margin-mse, kl or cosent",
+            lambda own: own.loss not in ("triplet", "cosine"),
         ),
+        Need(("symmetric",), "without loss=in-batch", lambda own: own.loss in (None, "in-batch")),
         Need(("margin",), "without loss=triplet", lambda own: own.loss == "triplet"),
         Need(
             ("score_range",),
-            "without scores (loss=cosine)",
-            lambda own: own.loss in (None, "cosine") or own.score_column is not None,
+            "without scores of pairs (loss=cosine or cosent)",
+            lambda own: own.loss in (None, *PAIR_LOSSES) or own.score_column is not None,
         ),
     )
 
@@ -51,7 +61,8 @@ class RetrievalSettings(TaskSettings):
         20.0,
         gt=0,
         le=10_000,
-        description="scale of cosines in the in-batch loss; one over the temperature",
+        description="factor of cosines in a loss that is not of cosines themselves; one over the "
+        "temperature",
     )
     symmetric: bool = Field(
         False, description="in-batch: also find each passage's query; the loss is the mean of both"
@@ -61,6 +72,12 @@ class RetrievalSettings(TaskSettings):
         gt=0,
         le=2,
         description="margin of cosines in the triplet loss, which differ by at most 2",
+    )
+    dimensions: tuple[int, ...] | None = Field(
+        None,
+        min_length=1,
+        description="widths, such as [384,128,64]: the loss is the sum of those of the first so "
+        "many numbers of the vectors, which can then be shortened (Matryoshka)",
     )
     score_range: tuple[float, float] | None = Field(
         None, description="scores that mean cosines 0 and 1; detected if omitted"
@@ -79,7 +96,9 @@ class RetrievalSettings(TaskSettings):
         None, description="names or numbers, comma-separated; a column may hold lists"
     )
     score_column: str | None = Field(
-        None, description="column of scores of pairs; detected if omitted"
+        None,
+        description="column of scores of pairs, or of lists of a cross-encoder's scores of passage "
+        "and negatives; detected if omitted",
     )
     text_column: str | None = Field(
         None, description="column of texts to learn from a teacher; detected if omitted"
@@ -92,8 +111,15 @@ class RetrievalSettings(TaskSettings):
         description="how token vectors become a text vector; the model's own if omitted, or mean",
     )
 
+    @property
+    def has_pair_scores(self) -> bool:
+        """Whether rows are pairs of texts with a score."""
+        return self.score_column is not None and self.loss not in DISTILLATION_LOSSES
+
     @model_validator(mode="after")
     def _check_values(self) -> Self:
+        if self.dimensions is not None and min(self.dimensions) < 1:
+            raise ValueError(f"dimensions={list(self.dimensions)}: each must be at least 1")
         if self.score_range is not None and not self.score_range[0] < self.score_range[1]:
             raise ValueError(f"score_range={list(self.score_range)} is not a range")
         if self.dropout is not None:

@@ -32,9 +32,9 @@ from ..example import LabelledExample, Tokens, list_sequences, pack
 from ..labelled import LabelledTask, TaskSettings, check_length
 from ..labels import read_finite_number
 from ..task import DisplayValue, Evaluator, Outputs, Prediction
-from .columns import SCHEMA, find_retrieval_columns, read_negatives
+from .columns import SCHEMA, find_retrieval_columns, read_negatives, read_score_list
 from .evaluator import RankingEvaluator
-from .settings import RetrievalSettings
+from .settings import DISTILLATION_LOSSES, PAIR_LOSSES, RetrievalSettings
 
 if TYPE_CHECKING:
     from .network import RetrievalNetwork
@@ -56,8 +56,8 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         self.pooling = settings.pooling or "mean"
         loss = settings.loss or ("in-batch" if settings.score_column is None else "cosine")
         super().__init__(tokenizer, settings.with_values(loss=loss, pooling=self.pooling))
-        self.additive = loss != "in-batch"
-        self.best_metric = "mrr@10" if settings.score_column is None else "spearman"
+        self.additive = loss not in ("in-batch", "cosent")
+        self.best_metric = "spearman" if self.settings.has_pair_scores else "mrr@10"
 
     @classmethod
     def inherit_options(cls, sentence: SentenceSettings | None) -> dict[str, Any]:
@@ -68,8 +68,12 @@ class RetrievalTask(LabelledTask[LabelledExample]):
 
     @classmethod
     def _find_columns(cls, rows: Rows, settings: RetrievalSettings) -> RoleColumns:
-        may_score = settings.loss in {None, "cosine"}
-        return find_retrieval_columns(rows, cls._columns_in(settings), may_score=may_score)
+        return find_retrieval_columns(
+            rows,
+            cls._columns_in(settings),
+            may_score=settings.loss in (None, *PAIR_LOSSES),
+            has_score_lists=settings.loss in DISTILLATION_LOSSES,
+        )
 
     @classmethod
     def find_label_columns(cls, rows: Rows, settings: RetrievalSettings) -> list[str]:
@@ -85,20 +89,22 @@ class RetrievalTask(LabelledTask[LabelledExample]):
                 f"text_column={settings.text_column!r} does nothing without teacher",
                 fix="Name query_column and passage_column.",
             )
-        if settings.score_column is not None and settings.loss not in {None, "cosine"}:
+        scored_losses = (*PAIR_LOSSES, *DISTILLATION_LOSSES)
+        if settings.score_column is not None and settings.loss not in (None, *scored_losses):
             what = f"score_column={settings.score_column!r} is not for loss={settings.loss}"
             raise SettingsError(what)
         columns = cls._find_columns(rows, settings)
         loss = settings.loss or ("in-batch" if columns["score"] is None else "cosine")
-        if loss == "cosine" and columns["score"] is None:
+        if loss in scored_losses and columns["score"] is None:
             raise _missing_column_error(rows, "scores", "score_column")
-        if loss == "triplet" and not columns["negatives"]:
+        if loss in ("triplet", *DISTILLATION_LOSSES) and not columns["negatives"]:
             raise _missing_column_error(rows, "negatives", "negative_columns")
-        if loss != "cosine":
+        if loss not in scored_losses:
             columns["score"] = None
         values = settings.model_dump(include=set(cls.settings_class.model_fields))
         values |= {**cls._settings_of_columns(columns), "loss": loss}
-        if isinstance(score := columns["score"], str) and settings.score_range is None:
+        has_pair_scores = loss in PAIR_LOSSES and settings.score_range is None
+        if has_pair_scores and isinstance(score := columns["score"], str):
             scores = [read_finite_number(row, score, where) for where, row in rows]
             values["score_range"] = find_score_range(scores)
             if min(scores) == max(scores):
@@ -111,7 +117,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         roles = columns if labelled else ("query", "passage")
         names = {name for role in roles for name in names_of(columns[role])}
         # A student's training rows have no scores to detect the range of.
-        needs_range = labelled and columns["score"] is not None and settings.score_range is None
+        needs_range = labelled and settings.has_pair_scores and settings.score_range is None
         if names <= set(rows.columns) and not needs_range:
             return self
         has_texts = {columns["query"], columns["passage"]} <= set(rows.columns)
@@ -119,12 +125,13 @@ class RetrievalTask(LabelledTask[LabelledExample]):
             role: column if column and set(names_of(column)) <= set(rows.columns) else None
             for role, column in columns.items()
         }
-        may_score = columns["score"] is not None or not has_texts
+        may_score = settings.has_pair_scores or not has_texts
         columns = find_retrieval_columns(
             rows, table_columns, labelled=labelled, may_score=may_score
         )
         values = self._settings_of_columns(columns)
-        if isinstance(score := columns["score"], str):
+        is_pairs = settings.loss not in DISTILLATION_LOSSES
+        if is_pairs and isinstance(score := columns["score"], str):
             sample = [read_finite_number(row, score, rows.name) for row in rows.sample]
             values["score_range"] = settings.score_range or find_score_range(sample)
         return type(self)(self.tokenizer, settings.with_values(**values))
@@ -138,6 +145,11 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         from .network import RetrievalNetwork
 
         check_length(self.settings.max_seq_length, config)
+        if (widest := max(self.settings.dimensions or (1,))) > config.hidden_size:
+            what = (
+                f"dimensions={widest} is more than the encoder's hidden_size={config.hidden_size}"
+            )
+            raise SettingsError(what)
         return RetrievalNetwork(config, self.settings)
 
     def head_layouts(self, config: EncoderConfig) -> Mapping[str, HeadLayout]:
@@ -154,6 +166,9 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         return {"queries": queries, "passages": passages, "values": values}
 
     def check_batches(self, examples: Sequence[LabelledExample], batch_size: int) -> None:
+        if batch_size == 1 and self.settings.loss == "cosent":
+            what = "batch_size=1: loss=cosent compares the rows of a batch"
+            raise SettingsError(what, fix="Give a larger batch_size.")
         has_negatives = any(len(example.sequences) > 2 for example in examples)
         if batch_size == 1 and not self.additive and not has_negatives:
             raise SettingsError(
@@ -167,7 +182,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
 
     @property
     def columns_text(self) -> str:
-        is_scored = self.settings.score_column is not None
+        is_scored = self.settings.has_pair_scores
         titles = {"query": "query", "passage": "positive", "negatives": "negative"}
         titles |= {"query": "text", "passage": "second text"} if is_scored else {}
         return ", ".join(
@@ -191,14 +206,19 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         settings, negatives = self.settings, names_of(self.columns["negatives"])
         text_columns = self.column("query"), self.column("passage")
         texts: list[list[str]] = []
-        scores: list[float | None] = [None] * len(rows)
+        scores: list[Any] = [None] * len(rows)
+        needs_negatives = settings.loss in ("triplet", *DISTILLATION_LOSSES)
         for index, (row, location) in enumerate(zip(rows, where, strict=True)):
             parts = [text_of(row, column, location) for column in text_columns]
             if labelled:
                 parts += read_negatives(row, negatives, location)
-                if settings.loss == "triplet" and negatives and len(parts) == 2:
-                    raise DataError("the row has no negative", where=location)
-                if settings.score_column is not None:
+                if needs_negatives and negatives and len(parts) == 2:
+                    fix = "Leave the row out, or give loss=in-batch."
+                    raise DataError("the row has no negative", where=location, fix=fix)
+                if settings.score_column is not None and settings.loss in DISTILLATION_LOSSES:
+                    count = len(parts) - 1
+                    scores[index] = read_score_list(row, settings.score_column, count, location)
+                elif settings.score_column is not None:
                     assert settings.score_range is not None, "found in the table"
                     low, high = settings.score_range
                     scores[index] = (
@@ -212,7 +232,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         texts: Sequence[Sequence[str]],
         first_index: int,
         where: Sequence[str],
-        targets: Sequence[float | None],
+        targets: Sequence[Any],
     ) -> list[LabelledExample]:
         """Tokenise the texts of many rows at once.
 
@@ -244,15 +264,18 @@ class RetrievalTask(LabelledTask[LabelledExample]):
     def collate(self, examples: Sequence[LabelledExample]) -> Batch:
         """Pack all texts in order of length; `pack_texts` describes the targets.
 
-        If scores are known, `targets["labels"]` is `[rows]` float32. `counts["retrieval"]` is the
-        number of rows, or, in the triplet loss, of negatives.
+        If scores are known, `targets["labels"]` is float32: `[rows]`, or for distillation `[rows +
+        negatives]`, in the order of the passages. `counts["retrieval"]` is the number of rows, or,
+        in the losses triplet and margin-mse, of negatives.
         """
         packed, targets = pack_texts(examples)
         scores = [example.target for example in examples]
-        if None not in scores:
-            targets["labels"] = np.array(scores, np.float32)
-        is_triplet = self.settings.loss == "triplet"
-        count = len(targets["negative_row"]) if is_triplet else len(examples)
+        if all(score is not None for score in scores):
+            lists = [np.atleast_1d(np.asarray(score, np.float32)) for score in scores]
+            parts = [np.array([own[0] for own in lists]), *(own[1:] for own in lists)]
+            targets["labels"] = np.concatenate(parts)
+        is_of_negatives = self.settings.loss in ("triplet", "margin-mse")
+        count = len(targets["negative_row"]) if is_of_negatives else len(examples)
         return Batch(packed, targets, {"retrieval": count}, examples)
 
     def decode(self, outputs: Outputs, batch: Batch) -> dict[int, Prediction]:
@@ -270,11 +293,11 @@ class RetrievalTask(LabelledTask[LabelledExample]):
     @property
     def metrics(self) -> tuple[str, ...]:
         """The metrics that the evaluator computes."""
-        has_scores = self.settings.score_column is not None
+        has_scores = self.settings.has_pair_scores
         return RegressionEvaluator.metrics if has_scores else RankingEvaluator.metrics
 
     def evaluator(self) -> Evaluator:
-        has_scores = self.settings.score_column is not None
+        has_scores = self.settings.has_pair_scores
         return RegressionEvaluator() if has_scores else RankingEvaluator()
 
 

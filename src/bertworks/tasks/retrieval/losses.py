@@ -1,0 +1,166 @@
+"""The losses of retrieval: functions of the vectors of queries and passages.
+
+All vectors have length 1, so that inner products are cosines. Each function returns a sum over rows
+or over negatives, which the training loop divides by their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from ...nn.losses import cross_entropy_sum
+from .settings import RetrievalSettings
+
+
+def loss_sum(
+    settings: RetrievalSettings,
+    queries: Float[Tensor, "rows width"],
+    passages: Float[Tensor, "passages width"],
+    targets: Mapping[str, Tensor],
+) -> Float[Tensor, ""]:
+    """The loss that the settings name.
+
+    Args:
+        passages: the passages of the rows, in their order, then all negatives.
+        targets: those of `RetrievalTask.collate`.
+    """
+    loss, scale = settings.loss, settings.scale
+    if loss == "in-batch":
+        return in_batch_loss_sum(
+            queries, passages, targets["is_excluded"], scale=scale, symmetric=settings.symmetric
+        )
+    positives, negatives = passages.tensor_split([len(queries)])
+    if loss in ("cosine", "cosent"):
+        cosines = (queries * positives).sum(-1)
+        labels = targets["labels"].to(cosines.dtype)
+        if loss == "cosent":
+            return cosent_loss_sum(cosines, labels, scale=scale)
+        # Regression objective of Reimers and Gurevych (2019), "Sentence-BERT", §3.
+        return (cosines - labels).square().sum()
+    negative_row = targets["negative_row"]
+    if loss == "triplet":
+        return triplet_loss_sum(queries, positives, negatives, negative_row, margin=settings.margin)
+    scores = targets["labels"].to(queries.dtype)
+    if loss == "kl":
+        return kl_loss_sum(queries, passages, negative_row, scores, scale=scale)
+    return margin_mse_loss_sum(queries, passages, negative_row, scores, scale=scale)
+
+
+def in_batch_loss_sum(
+    queries: Float[Tensor, "rows width"],
+    passages: Float[Tensor, "passages width"],
+    is_excluded: Bool[Tensor, "rows passages"],
+    *,
+    scale: float,
+    symmetric: bool = False,
+) -> Float[Tensor, ""]:
+    """The sum over queries of the cross-entropy of selecting their passage among all passages.
+
+    Source: van den Oord et al. (2018), "CPC", equation 4 (InfoNCE); Henderson et al. (2017),
+    §4.4, for using other rows' passages as negatives.
+
+    Args:
+        passages: the passages of the rows, in their order, then any number of negatives.
+        is_excluded: passages that are not negatives of a query: they also belong to it, or
+            equal it.
+        scale: factor of the cosines; one over the temperature.
+        symmetric: return the mean of this loss and the loss of selecting each passage's query.
+    """
+    positives = torch.arange(len(queries), device=queries.device)
+    scores = (scale * queries @ passages.T).masked_fill(is_excluded, -torch.inf)
+    loss = cross_entropy_sum(scores, positives)
+    if symmetric:
+        loss = (loss + cross_entropy_sum(scores[:, : len(queries)].T, positives)) / 2
+    return loss
+
+
+def triplet_loss_sum(
+    queries: Float[Tensor, "rows width"],
+    passages: Float[Tensor, "rows width"],
+    negatives: Float[Tensor, "negatives width"],
+    negative_row: Int[Tensor, " negatives"],
+    *,
+    margin: float,
+) -> Float[Tensor, ""]:
+    """The sum of the triplet losses of the negatives: `max(0, cos⁻ - cos⁺ + margin)`.
+
+    Source: Schroff et al. (2015), "FaceNet", §3.1; the squared distance of two vectors of
+    length 1 is 2 - 2 cos, so that the margin in cosines is half of that in distances.
+
+    Args:
+        passages: the passage of each row.
+        negatives: the negatives of all rows.
+        negative_row: index of the row that each negative belongs to.
+        margin: minimum difference between the cosines of a row's passage and of its negatives.
+    """
+    near = (queries * passages).sum(-1)[negative_row]
+    far = (queries[negative_row] * negatives).sum(-1)
+    return (far - near + margin).clamp(min=0).sum()
+
+
+def margin_mse_loss_sum(
+    queries: Float[Tensor, "rows width"],
+    passages: Float[Tensor, "passages width"],
+    negative_row: Int[Tensor, " negatives"],
+    scores: Float[Tensor, " passages"],
+    *,
+    scale: float,
+) -> Float[Tensor, ""]:
+    """The sum over negatives of the squared difference between the margins of student and teacher.
+
+    A margin is the score of a row's passage less that of its negative. Source: Hofstätter et al.
+    (2020), "Improving Efficient Neural Ranking Models with Cross-Architecture Knowledge
+    Distillation", equation 3.
+
+    Args:
+        passages: the passages of the rows, in their order, then all negatives.
+        negative_row: index of the row that each negative belongs to.
+        scores: the teacher's, of each passage with its row's query.
+        scale: factor of the cosines, whose margins are at most 2.
+    """
+    positives, negatives = passages.tensor_split([len(queries)])
+    near = (queries * positives).sum(-1)[negative_row]
+    far = (queries[negative_row] * negatives).sum(-1)
+    teacher_near, teacher_far = scores.tensor_split([len(queries)])
+    margins = scale * (near - far)
+    return (margins - (teacher_near[negative_row] - teacher_far)).square().sum()
+
+
+def kl_loss_sum(
+    queries: Float[Tensor, "rows width"],
+    passages: Float[Tensor, "passages width"],
+    negative_row: Int[Tensor, " negatives"],
+    scores: Float[Tensor, " passages"],
+    *,
+    scale: float,
+) -> Float[Tensor, ""]:
+    """The sum over rows of the divergence of the student's distribution from the teacher's.
+
+    Both are softmaxes over the row's passage and its negatives. Source: Ren et al. (2021),
+    "RocketQAv2", equation 4. For the arguments see `margin_mse_loss_sum`.
+    """
+    rows = torch.arange(len(queries), device=queries.device)
+    is_other = torch.cat([rows, negative_row])[None] != rows[:, None]
+    own = (scale * queries @ passages.T).masked_fill(is_other, -torch.inf).log_softmax(-1)
+    teacher = scores[None].expand_as(own).masked_fill(is_other, -torch.inf).log_softmax(-1)
+    divergences = teacher.exp() * (teacher - own).masked_fill(is_other, 0)
+    return divergences.sum()
+
+
+def cosent_loss_sum(
+    cosines: Float[Tensor, " rows"], labels: Float[Tensor, " rows"], *, scale: float
+) -> Float[Tensor, ""]:
+    """The loss of the order of the pairs' cosines, times the number of rows.
+
+    log(1 + Σ exp(scale · (cosⱼ - cosᵢ))) over all pairs i, j of rows of which i has the higher
+    score. Source: Su (2022), "CoSENT".
+    """
+    differences = scale * (cosines[None] - cosines[:, None])
+    is_higher = labels[:, None] > labels[None]
+    terms = differences.masked_fill(~is_higher, -torch.inf).flatten()
+    loss = torch.cat([terms.new_zeros(1), terms]).logsumexp(0)
+    return loss * len(cosines)
