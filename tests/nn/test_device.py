@@ -24,6 +24,23 @@ def test_auto_precision_is_fast_on_the_device(fast, monkeypatch):
         assert device.dtype_of("auto", "cpu") is (torch.bfloat16 if fast else None)
 
 
+@pytest.mark.parametrize(
+    ("capability", "training", "expected"),
+    [
+        *(((6, 1), True, "fp32"), ((7, 0), True, "fp16"), ((7, 5), True, "fp16")),
+        ((7, 5), False, "fp32"),
+    ],
+)
+def test_float16_is_chosen_for_training_on_cards_that_multiply_it_fast(
+    monkeypatch, capability, training, expected
+):
+    """From Volta on, the first with fast products of matrices, if there is no bfloat16."""
+    monkeypatch.setattr(device, "dtype_of", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    assert device.resolve_auto("cuda", training=training) == expected
+    assert device.resolve_auto("cpu", training=training) == "fp32"
+
+
 def test_bfloat16_by_emulation_is_warned_of(monkeypatch):
     monkeypatch.setattr(device, "has_bfloat16", lambda _: False)
     with pytest.warns(UserWarning, match="no bfloat16 instructions"):

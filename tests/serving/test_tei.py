@@ -7,6 +7,7 @@ import pytest
 from huggingface_hub import InferenceClient
 
 import bertworks as bw
+from bertworks.serving.metrics import RequestContext
 from tests.serving.conftest import LIMIT, Running
 
 TEXT = "the door was open"
@@ -19,6 +20,18 @@ def test_one_text_and_several_have_the_same_form(server: Running, get_model) -> 
         vectors = np.array(server.ask("/embed", {"inputs": inputs}), np.float32)
         np.testing.assert_array_equal(vectors, expected[:rows])
     assert len(server.ask("/embeddings", {"input": TEXT})["data"][0]["embedding"]) == 16
+
+
+def test_times_in_headers_are_milliseconds() -> None:
+    context = RequestContext("id", start_time=100.0)
+    context.tokenising_seconds, context.queueing_seconds = 0.002, 0.03
+    context.computing_seconds = 0.4
+    headers = context.make_headers(100.5)
+    times = {name: value for name, value in headers.items() if name.endswith("-time")}
+    assert times == {
+        **{"x-compute-time": "500", "x-total-time": "500", "x-tokenization-time": "2"},
+        **{"x-queue-time": "30", "x-inference-time": "400"},
+    }
 
 
 def test_embed_reports_costs_in_headers(server: Running) -> None:
