@@ -12,13 +12,14 @@ import pytest
 import torch
 
 import bertworks as bw
+from bertworks.errors import DataError
 from bertworks.inference.settings import GenerationSettings
 from bertworks.model import Model
 from bertworks.packed import Packed
 from bertworks.serving.models import Models
 from bertworks.serving.queue import Queue
 from bertworks.serving.runners import Text
-from tests.serving.conftest import Running, save_changed
+from tests.serving.conftest import LIMIT, Running, save_changed
 
 TEXT = "the door was [MASK] in [MASK]"
 SAVED_MODELS = Path(__file__).parents[1] / "saved_models"
@@ -278,6 +279,18 @@ def test_a_model_refuses_what_it_was_not_trained_for(
     message = answer.json()["error"]
     assert f"was trained for nothing but vectors, not for {name}" in message
     assert "It supports: embed." in message
+
+
+def test_prompt_needs_room_for_a_new_token(server: Running, get_model) -> None:
+    """A causal model puts no special tokens around it."""
+    for count, status in ((LIMIT - 1, 200), (LIMIT, 413)):
+        body = {"model": "causal", "inputs": "door " * count, "max_new_tokens": 5}
+        answer = server.post("/generate", body)
+        assert answer.status_code == status
+        if status == 413:
+            assert f"inputs: {LIMIT} tokens, but at most {LIMIT - 1} fit" in answer.text
+            with pytest.raises(DataError, match=f"{LIMIT} tokens; a prompt needs .* room"):
+                get_model("causal").generate(body["inputs"], max_new_tokens=5)
 
 
 def test_an_unknown_field_is_named_with_the_nearest(server: Running) -> None:

@@ -261,6 +261,13 @@ class TestTruncation:
         assert tokens(tokenizer, encoding) == ["[CLS]", *expected_tokens, "[SEP]"]
         assert encoding.truncated_tokens == 1
 
+    @pytest.mark.parametrize(("truncation", "other"), [("first", "second"), ("second", "first")])
+    def test_text_that_is_kept_and_too_long_is_named(self, tokenizer, truncation, other):
+        texts = ("a", "the the the") if truncation == "first" else ("the the the", "a")
+        with pytest.raises(DataError, match=f"text: the {other} text alone is longer than"):
+            tokenizer.encode(*texts, max_length=5, truncation=truncation)
+        tokenizer.encode(*texts, max_length=6, truncation=truncation)
+
     @given(first=st.integers(0, 30), second=st.integers(0, 30), room=st.integers(0, 40))
     def test_longest_first_is_the_original_loop(self, first, second, room):
         lengths = [first, second]
