@@ -190,19 +190,19 @@ class Record:
 
     Attributes:
         tests: the tests that pass.
-        failed: the names of those that fail.
+        failures: the names of those that fail.
         lines: for each module and line, the numbers of the tests that run it.
     """
 
     tests: list[Test]
-    failed: list[str]
+    failures: list[str]
     lines: dict[str, dict[int, frozenset[int]]]
 
     def extend(self, other: Record) -> None:
         """Add the tests of another process."""
         start = len(self.tests)
         self.tests += other.tests
-        self.failed += other.failed
+        self.failures += other.failures
         for module, lines in other.lines.items():
             own = self.lines.setdefault(module, {})
             for line, numbers in lines.items():
@@ -225,7 +225,7 @@ class Recorder:
         self._seconds: dict[str, float] = {}
         self._fixtures: dict[str, list[str]] = {}  # of each test
         self._context: list[str] = []
-        self.failed: list[str] = []
+        self.failures: list[str] = []
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Keep the modules of this share."""
@@ -247,7 +247,7 @@ class Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
         """Record one test."""
-        name, start, num_failed = item.nodeid, time.monotonic(), len(self.failed)
+        name, start, num_failed = item.nodeid, time.monotonic(), len(self.failures)
         self._coverage.start()
         self._enter(name)
         try:
@@ -255,7 +255,7 @@ class Recorder:
         finally:
             self._leave()
             self._coverage.stop()
-            if len(self.failed) == num_failed:
+            if len(self.failures) == num_failed:
                 self._seconds[name] = time.monotonic() - start
                 self._fixtures[name] = [
                     f"fixture {definition.baseid} {definition.argname}"
@@ -266,7 +266,7 @@ class Recorder:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note what failed."""
         if report.failed:
-            self.failed.append(report.nodeid)
+            self.failures.append(report.nodeid)
 
     def record(self) -> Record:
         """All that was recorded."""
@@ -287,7 +287,7 @@ class Recorder:
         tests = [
             Test(name, seconds, counts[numbers[name]]) for name, seconds in self._seconds.items()
         ]
-        return Record(tests, self.failed, modules)
+        return Record(tests, self.failures, modules)
 
     def _enter(self, context: str) -> None:
         self._context.append(context)
@@ -450,7 +450,7 @@ def main() -> None:
             record = record_tests(package, options.tests, options.processes)
             if options.lines:
                 options.lines.write_bytes(pickle.dumps(record))
-    for name in record.failed:
+    for name in record.failures:
         print(f"left out, since it fails as things are: {name}")
     context = multiprocessing.get_context("fork")
     results = context.Queue()

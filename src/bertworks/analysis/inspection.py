@@ -153,8 +153,8 @@ def _inspect_files(name: str | Path, engine: str) -> Inspection:
         heads=tuple(tensors.heads),
         dtypes=tensors.dtypes,
         license=_license(whole_directory),
-        used_tensors=tuple(dict.fromkeys(tensors.used.values())),
-        dropped_tensors=tensors.dropped,
+        used_tensors=tuple(dict.fromkeys(tensors.used_names.values())),
+        dropped_tensors=tensors.drop_reasons,
         non_finite=tensors.count_non_finite(),
         engine=engine,
     )

@@ -66,7 +66,7 @@ class StoredTensors:
         return StoredTensors(arrays, config, own_heads, architectures)
 
     @cached_property
-    def used(self) -> dict[str, str]:
+    def used_names(self) -> dict[str, str]:
         """The names of tensors that a network has, each with our name of it."""
         names: dict[str, str] = {}
         family = family_of(self.config)
@@ -97,19 +97,19 @@ class StoredTensors:
         return np.array_equal(self.arrays[name].read(), self.arrays[other].read())
 
     @property
-    def dropped(self) -> dict[str, str]:
+    def drop_reasons(self) -> dict[str, str]:
         """The other tensors, and why no network has them."""
         family = family_of(self.config)
         return {
             name: family.drop_reason(name) or "equal to the embeddings, or not known"
             for name in self.arrays
-            if name not in self.used
+            if name not in self.used_names
         }
 
     @property
     def heads(self) -> list[str]:
         """What the heads predict."""
-        names = [*self.used.values()]
+        names = [*self.used_names.values()]
         titles = [
             head.title for head in HEADS if any(name.startswith(f"{head.name}.") for name in names)
         ]
@@ -124,7 +124,7 @@ class StoredTensors:
     def count_parameters(self) -> dict[str, int]:
         """The number of parameters by part."""
         counts: Counter[str] = Counter()
-        for name, ours in self.used.items():
+        for name, ours in self.used_names.items():
             size = math.prod(self.arrays[name].shape)
             counts["total"] += size
             if ours.startswith("encoder.embeddings."):
@@ -146,7 +146,7 @@ class StoredTensors:
         """The number of NaN and infinity in each tensor that has some."""
         counts = {
             name: int((~np.isfinite(to_floats(self.arrays[name].read()))).sum())
-            for name in self.used
+            for name in self.used_names
             if self.arrays[name].dtype in FLOATS
         }
         return {name: count for name, count in counts.items() if count}

@@ -69,7 +69,7 @@ class RowWindow(Generic[T]):
             return self.job_digest
         return f"{self.job_digest}[{self.piece.start}:{self.piece.stop}]"
 
-    def cut(self, rows: range) -> Self:
+    def with_rows(self, rows: range) -> Self:
         """Return the window with only those of its rows whose numbers in the job are in `rows`."""
         first = max(rows.start - self.start, 0)
         last = max(min(rows.stop - self.start, len(self.rows)), first)
@@ -301,9 +301,9 @@ class _Share(NamedTuple):
         continues_window = bool(rows) and rows.start not in (0, *ends)
         return cls(rows, numbers if rows else range(0), continues_window, digest_windows(digests))
 
-    def cut(self, windows: Iterable[RowWindow[T]]) -> Iterator[RowWindow[T]]:
+    def select_windows(self, windows: Iterable[RowWindow[T]]) -> Iterator[RowWindow[T]]:
         """Yield all windows, with only the rows of the share."""
-        return (window.cut(self.rows) for window in windows)
+        return (window.with_rows(self.rows) for window in windows)
 
 
 @dataclass(frozen=True)
@@ -375,7 +375,7 @@ class FileJob(Generic[T]):
                 with FileWithWindows(part, self.format.head()) as store:
                     windows, numbers = self.windows(), None
                     if share is not None:
-                        windows, numbers = share.cut(windows), share.numbers
+                        windows, numbers = share.select_windows(windows), share.numbers
                     job.run(windows, self.make, store, report, self.workers, numbers=numbers)
                     store.finish()
                 if not job.records and share is None and self.width:
