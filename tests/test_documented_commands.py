@@ -49,7 +49,7 @@ def find_command(words: list[str]) -> tuple[Any, list[str]]:
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_of_a_page_exist(page: Path) -> None:
+def test_command_of_a_page_is_one_that_exists(page: Path) -> None:
     for words in documented_commands(page):
         command, others = find_command(words)
         options = {name for part in command.params for name in (*part.opts, *part.secondary_opts)}

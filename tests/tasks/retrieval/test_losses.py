@@ -295,7 +295,7 @@ def test_loss_of_several_dimensions_is_equal_to_sentence_transformers(loss: str)
     peer, labels, count = peer_of(loss)
     if loss == "in-batch":
         peer.scale = SCALE
-    nested = losses.MatryoshkaLoss(peer.model, peer, [8, 4, 2])
+    peer_losses = losses.MatryoshkaLoss(peer.model, peer, [8, 4, 2])
     queries, positives = sentence_vectors(4, 0), sentence_vectors(4, 1)
     task = task_of(loss=loss, scale=SCALE, dimensions=(8, 4, 2), negative_columns=None)
     network = network_of(task)
@@ -303,7 +303,9 @@ def test_loss_of_several_dimensions_is_equal_to_sentence_transformers(loss: str)
     targets = {"labels": SCORES[:, 0], "is_excluded": torch.zeros(4, 4, dtype=torch.bool)}
     batch = replace(batch_of(task), targets=targets)
     own = network(batch)["retrieval"] / count
-    assert own.item() == pytest.approx(peer_loss(nested, [queries, positives], labels), rel=1e-6)
+    assert own.item() == pytest.approx(
+        peer_loss(peer_losses, [queries, positives], labels), rel=1e-6
+    )
 
 
 def test_lists_of_scores_are_read_in_the_order_of_passages() -> None:
