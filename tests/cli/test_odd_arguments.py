@@ -40,6 +40,7 @@ BASES: dict[str, Words] = {
     "tokenize": ("MODEL", "a"),
     "inspect": ("MODEL",),
     "settings": ("embed",),
+    "report-environment": (),
 }
 """The arguments of verbs without an output."""
 LONG = {"demo", "lab", "serve", "glue", "ablate", "pretrain", "finetune"}

@@ -26,7 +26,7 @@ MODULES = {
     "evaluation": ("evaluate", "score", "probe"),
     "lab": ("demo", "glue", "ablate", "lab"),
     "language_modelling": ("fill-mask", "next-sentence", "generate"),
-    "planning": ("estimate", "settings"),
+    "planning": ("estimate", "settings", "report-environment"),
     "prediction": ("predict", "explain"),
     "search": ("neighbours", "search", "mine"),
     "serve": ("serve",),

@@ -188,7 +188,7 @@ def verb(
         name,
         cls=Verb,
         epilog="\n  ".join(("\b", title, *examples)).replace("\b\n  ", "\b\n"),
-        no_args_is_help=name != "demo",
+        no_args_is_help=name not in ("demo", "report-environment"),
         context_settings={**_CONTEXT_SETTINGS, "auto_envvar_prefix": variable_prefix},
     )
 

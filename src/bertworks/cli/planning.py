@@ -1,4 +1,4 @@
-"""Plan a run: `settings`, `estimate`."""
+"""Plan a run: `settings`, `estimate`; and `report-environment`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..settings.verbs import VERB_SETTINGS
-from ..utils.formatting import format_clock, format_number
+from ..utils.formatting import format_clock, format_number, wrap_text
 from .application import verb
 from .devices import Device
 from .display import JsonDisplay, TextDisplay
@@ -111,3 +111,16 @@ def settings(
 
     schema = settings_class(verb_name, task)
     display.text(commented_yaml(schema).rstrip() if yaml else help_text(describe(schema)))
+
+
+@verb("report-environment", "bertworks report-environment")
+def report_environment(*, display: JsonDisplay) -> None:
+    """Print what a report of a fault needs: versions, processor, kernels, graphics card.
+
+    Nothing private is printed: of environment variables only the names.
+    """
+    from ..analysis.environment import report_environment as run
+
+    facts = run()
+    display.json(facts)
+    display.text(*(wrap_text(f"  {name}: {value}") for name, value in facts.items()))

@@ -7,7 +7,7 @@ VERBS = (
     *("evaluate", "score", "predict", "fill-mask", "next-sentence", "generate", "explain"),
     *("embed", "features", "search", "mine", "neighbours", "serve", "estimate", "merge"),
     *("tokenize", "inspect", "convert", "quantize", "distil", "add-tokens", "shrink", "extend"),
-    "settings",
+    *("settings", "report-environment"),
 )
 """All verbs, in the order in which `bertworks --help` lists them."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import platform
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+
+from ..utils.processor import cpu_name
 
 
 def describe(device: torch.device | str) -> dict[str, Any]:
@@ -18,17 +19,7 @@ def describe(device: torch.device | str) -> dict[str, Any]:
         "torch": torch.__version__,
         "numpy": np.__version__,
         "threads": torch.get_num_threads(),
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
     }
-
-
-def _cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
