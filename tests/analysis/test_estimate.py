@@ -172,6 +172,26 @@ def test_the_papers_cost() -> None:
         assert 6 * layers * tokens < flops < 1.2 * 6 * layers * tokens
 
 
+def test_caveats_name_what_is_not_counted() -> None:
+    def caveats(recipe: str, machine: str) -> str:
+        return " ".join(bw.estimate(recipe, ["micro_batch_size=1"], machine=machine).caveats)
+
+    assert "An update would take" in caveats("tiny", "h100x8")
+    assert caveats("base", "h100") == ""
+    assert caveats("base", "h100x2") == "The exchange of gradients between devices is not counted."
+    assert "9 devices are several machines" in caveats("base", "h100x9")
+
+
+def test_devices_wait_for_the_one_with_the_most_sequences() -> None:
+    words = ["micro_batch_size=1", "batch_size=16"]
+    rates = [
+        bw.estimate("tiny", words, machine=f"h100x{count}").flops_per_second
+        for count in (1, 8, 9, 16, 32)
+    ]
+    shares = [rate / rates[0] for rate in rates]
+    assert shares == pytest.approx([1, 8, 8, 16, 16]), "nine have 2 sequences each, as eight have"
+
+
 def test_unknown_machines_and_shares_are_refused() -> None:
     for name in ("h101", "h100x0", "x8", ""):
         with pytest.raises(SettingsError, match="unknown machine"):

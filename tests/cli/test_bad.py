@@ -5,6 +5,7 @@ A mistake in the command line itself ends with status 2 and a hint, one in what 
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -450,3 +451,14 @@ def test_out_of_memory_is_an_error_of_one_line(
 
     monkeypatch.setattr("bertworks.loading.load", fail)
     fails("fill-mask", "mini", "a [MASK]", "--backend", "torch", says=says)
+
+
+def test_errors_of_settings_end_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    signals: list[tuple[int, int]] = []
+    monkeypatch.setattr("os.kill", lambda process, number: signals.append((process, number)))
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    for words in (["pretrain", "tiny", "batch_sise=3"], ["pretrain", "--seeed"]):
+        assert bertworks(*words).exit_code != 0
+    assert signals == [(os.getppid(), signal.SIGTERM)] * 2
+    assert bertworks("inspect", "nowhere at all").exit_code == 1
+    assert len(signals) == 2, "a file may be there when the processes start again"

@@ -70,6 +70,12 @@ MACHINES = {
 }
 
 
+_MIN_STEP_SECONDS = 0.05
+"""Below it, what is not counted takes longer: an update starts thousands of kernels, 5 µs each."""
+
+_DEVICES_OF_A_MACHINE = 8
+
+
 @dataclass(frozen=True)
 class Estimate:
     """The estimated cost of a run.
@@ -85,6 +91,7 @@ class Estimate:
         flops_per_second: operations per second that training reaches on all devices together.
         share: share of the machine's peak that training reaches, assumed or measured.
         tolerance: share by which the memory may differ from that of a run.
+        steps: updates of the whole run.
     """
 
     parameters: int
@@ -97,6 +104,24 @@ class Estimate:
     flops_per_second: float
     share: float
     tolerance: float
+    steps: int
+
+    @property
+    def caveats(self) -> list[str]:
+        """What is not counted, and may take longer than what is; a sentence for each."""
+        step_seconds, devices = self.seconds / self.steps, self.machine.devices
+        texts = []
+        if step_seconds < _MIN_STEP_SECONDS and self.machine.name != "here":
+            texts.append(
+                f"An update would take {1000 * step_seconds:.2g} ms. Starting kernels, making "
+                "batches and exchanging gradients are not counted, and take longer: expect a "
+                "fraction of this speed."
+            )
+        elif devices > 1:
+            texts.append("The exchange of gradients between devices is not counted.")
+        if devices > _DEVICES_OF_A_MACHINE:
+            texts.append(f"{devices:,} devices are several machines: their network decides.")
+        return texts
 
     @property
     def seconds(self) -> float:
@@ -144,6 +169,7 @@ def estimate(
             sharded = _ShardedMemory.from_network(network)
     parameters = sum(p.numel() for p in network.parameters())
     activations = workspace = flops = 0.0
+    computed_flops = 0.0  # as if each device had the most sequences that one has
     tokens = largest = 0
     for phase, steps in zip(settings.phases, settings.phase_steps(), strict=True):
         step_tokens = _step_tokens(phase, settings)
@@ -153,6 +179,8 @@ def estimate(
         activations, workspace = max(activations, kept), max(workspace, layer)
         each = operations.flops_of_batch(network, batch) / batch.packed.num_tokens
         flops += each * step_tokens * steps
+        most = -(-(step_tokens // phase.max_seq_length) // devices) * phase.max_seq_length
+        computed_flops += each * max(step_tokens, most * devices) * steps
         tokens += step_tokens * steps
         largest = max(largest, batch.packed.num_tokens)
     if settings.gradient_checkpointing and target is not None:
@@ -163,6 +191,7 @@ def estimate(
         target = Machine("here", {name: peak}, 0, rate / peak)
     else:
         rate = target.peak["fp32" if computes_in is None else "bf16"] * target.share * devices
+        rate *= flops / computed_flops  # devices wait for the one with the most sequences
     memory = {
         "weights": 4 * parameters,
         # Several processes exchange gradients through buffers of the same size.
@@ -185,6 +214,7 @@ def estimate(
         flops_per_second=rate,
         share=target.share,
         tolerance=0.15 if sharded is None else 0.2,
+        steps=sum(settings.phase_steps()),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from ..errors import BertworksError, BertworksWarning, missing_package_error
+from ..errors import BertworksError, BertworksWarning, SettingsError, missing_package_error
 from ..utils import memory
 
 UsageError: Any = typer.BadParameter.__base__  # Typer does not export it
@@ -35,6 +36,8 @@ def errors_in_a_line() -> Iterator[None]:
             yield
     except BertworksError as error:
         status = getattr(error, "status", 0)
+        if isinstance(error, SettingsError):
+            _stop_agent()
         if not status:
             fail(str(error), 1)
         # A run that was stopped is saved: no error, but it has the status that shells expect.
@@ -103,6 +106,7 @@ def usage_errors_in_a_line() -> Iterator[None]:
         message = f"{message[:1].lower()}{message[1:]}"
         if variable := _name_variable(error):
             message = f"{variable}: {message}"
+        _stop_agent()
         command = "bertworks" if error.ctx is None else error.ctx.command_path
         stop = "" if message.endswith(("?", ")")) else "."
         fail(f"{message}{stop} Try: {command} --help", 2)
@@ -117,6 +121,15 @@ def _name_variable(error: Any) -> str | None:
     if source is None or source.name != "ENVIRONMENT":
         return None
     return f"{error.ctx.auto_envvar_prefix}_{param.name.upper()}"
+
+
+def _stop_agent() -> None:
+    """End the `torchrun` that started this process, if one did: it would start it again.
+
+    With `--max-restarts`, it restarts processes after any error. An error of settings recurs.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        os.kill(os.getppid(), signal.SIGTERM)
 
 
 def warn_about_little_memory() -> None:

@@ -57,6 +57,7 @@ def estimate(
         display.notes(
             ["This does not fit: lower micro_batch_tokens, or set gradient_checkpointing=true."]
         )
+    display.notes(result.caveats)
     for size, chips in PAPER_CHIPS.items():
         flops = paper_flops(size)
         teraflops = flops / (chips * PAPER_DAYS * 86400) / 1e12

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import socket
 import sys
 import traceback
 from collections import deque
@@ -22,11 +23,15 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import Finalize
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from ..errors import BertworksError, SettingsError, import_optional
 from ..utils.memory import is_memory_short, start_thread
+
+_HEAD_SECONDS = 10.0
+"""Seconds after which a waiting command asks whether the head of Ray's cluster is still there."""
 
 PartT = TypeVar("PartT")
 ResultT = TypeVar("ResultT")
@@ -276,6 +281,38 @@ def _value(answer: tuple[bool, Any]) -> Any:
     return value
 
 
+def _connect_to_ray(cluster: str) -> Any:
+    """Return the module `ray`, connected to a cluster.
+
+    Raises:
+        BertworksError: Ray is not installed, or the cluster cannot be reached.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # if a cluster is started here
+    if "RAY_AUTH_MODE" not in os.environ and _has_ray_token():
+        # A head that is started where there is a token asks for it; a client sends none by itself.
+        os.environ["RAY_AUTH_MODE"] = "token"
+    ray: Any = import_optional("ray", "ray", f"on={cluster}")
+    try:
+        if not ray.is_initialized():
+            address = None if cluster == "ray" else cluster
+            ray.init(address=address, log_to_driver=False, logging_level="warning")
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise BertworksError(
+            f"Ray cannot be reached ({str(error).splitlines()[0]})",
+            where=cluster,
+            fix="Does its head ask for a token? Set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or put "
+            "it into ~/.ray/auth_token. Ray's log is on its head, in "
+            "/tmp/ray/session_latest/logs: ray_client_server.err of ray://, gcs_server.err.",
+        ) from None
+    return ray
+
+
+def _has_ray_token() -> bool:
+    """Whether there is a token where Ray looks for it."""
+    file = os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token"
+    return bool(os.environ.get("RAY_AUTH_TOKEN")) or Path(file).is_file()
+
+
 def _on_ray(
     function: Callable[[PartT], ResultT],
     parts: Iterable[PartT],
@@ -286,16 +323,7 @@ def _on_ray(
     """Apply a function on Ray, which handles placement, lost nodes and the cluster's size."""
     if cluster != "ray" and not cluster.startswith("ray://"):
         raise SettingsError(f"on={cluster!r} is not valid", fix="Give ray, or ray://HOST:PORT.")
-    ray: Any = import_optional("ray", "ray", f"on={cluster}")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # if a cluster is started here
-    try:
-        if not ray.is_initialized():
-            address = None if cluster == "ray" else cluster
-            ray.init(address=address, log_to_driver=False, logging_level="warning")
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise BertworksError(
-            f"Ray cannot be reached ({str(error).splitlines()[0]})", where=cluster
-        ) from None
+    ray = _connect_to_ray(cluster)
     missing = "Install on each node what this process imports."
     try:
         reference = [
@@ -307,27 +335,48 @@ def _on_ray(
         ) from None
     call = ray.remote(_call).options(num_cpus=1, num_gpus=gpus)
     pending: deque[Any] = deque()
-
-    def result() -> ResultT:
-        try:
-            value: ResultT = _value(ray.get(pending.popleft()))
-        except ray.exceptions.RayError as error:
-            is_traceback = isinstance(error, ray.exceptions.RayTaskError)  # the reason is last
-            what = str(error).splitlines()[-1 if is_traceback else 0]
-            fix = missing if "No module named" in what else "Run the same command again."
-            raise BertworksError(f"Ray gave up a task ({what})", where=cluster, fix=fix) from None
-        return value
-
     try:
         for part in parts:
             while len(pending) >= 2 * (workers or int(ray.cluster_resources().get("CPU", 1))):
-                yield result()
+                yield _value(_wait_for_task(ray, pending.popleft()))
             pending.append(call.remote(reference, part))
         while pending:
-            yield result()
+            yield _value(_wait_for_task(ray, pending.popleft()))
+    except ray.exceptions.RayError as error:
+        is_traceback = isinstance(error, ray.exceptions.RayTaskError)  # the reason is last
+        what = str(error).splitlines()[-1 if is_traceback else 0]
+        fix = missing if "No module named" in what else "Run the same command again."
+        raise BertworksError(f"Ray gave up a task ({what})", where=cluster, fix=fix) from None
+    except ConnectionError as error:
+        pending.clear()  # a call of Ray's would start another cluster
+        raise BertworksError(
+            f"the connection to Ray is lost ({str(error).splitlines()[0]})",
+            where=cluster,
+            fix="Run the same command again when the cluster is back.",
+        ) from None
     finally:
         for one in pending:
             ray.cancel(one)
+
+
+def _wait_for_task(ray: Any, task: Any) -> Any:
+    """Return the result of a task.
+
+    Raises:
+        ConnectionError: the cluster's head does not answer any more. After a minute Ray itself
+            would end this process.
+        RayError: Ray gave up the task.
+    """
+    while True:
+        try:
+            return ray.get(task, timeout=_HEAD_SECONDS)
+        except ray.exceptions.GetTimeoutError:
+            if not ray.util.client.ray.is_connected():  # `ray://` notices it without our help
+                host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+                try:
+                    socket.create_connection((host, int(port)), _HEAD_SECONDS).close()
+                except OSError as error:
+                    raise ConnectionError(f"its head does not answer: {error}") from None
 
 
 _functions: dict[str, Callable[[Any], Any]] = {}
