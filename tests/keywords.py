@@ -16,6 +16,7 @@ if __name__ == "__main__":  # the module may lack what others import from it unt
     sys.modules["bertworks.settings.keywords"] = Mock()
 
 import bertworks
+from bertworks.analysis.label_check import CheckLabelsSettings
 from bertworks.convert.static_settings import StaticSettings, StaticTrainingSettings
 from bertworks.data.settings import CorpusOptions, PrepareSettings, TableOptions
 from bertworks.data.unlabelled import LabelledTableOptions
@@ -76,6 +77,11 @@ KEYWORDS: dict[str, tuple[str, tuple[str, ...], Iterable[type[BaseModel]]]] = {
         "Settings of `probe`.",
         ("TableKeywords", "VectorKeywords"),
         [inference.TextProbeSettings],
+    ),
+    "CheckLabelsKeywords": (
+        "Settings of `check_labels`.",
+        ("ProbeKeywords",),
+        [CheckLabelsSettings],
     ),
     "CorpusKeywords": ("Reading of a corpus.", (), [CorpusOptions]),
     "PrepareKeywords": ("Settings of `prepare`.", ("CorpusKeywords",), [PrepareSettings]),

@@ -137,6 +137,11 @@ VERBS: dict[str, Verb] = {
         lambda w: ("score", "classification", "--data", scored_table(w)),
         "--report",
     ),
+    "check-labels": verb(
+        "checked.tsv",
+        "file",
+        lambda w: ("check-labels", "--model", w.pretrained, "--data", w.dev, "folds=2", *CPU),
+    ),
     "explain": verb("page.html", "file", lambda w: ("explain", w.classifier, "the river", *CPU)),
     "embed": verb("vectors.npy", "file", lambda w: ("embed", w.pretrained, "--data", w.dev, *CPU)),
     "features": verb(

@@ -134,6 +134,7 @@ def test_settings_are_read_from_a_file(verb: str, tmp_path: Path) -> None:
         "distil": ["static", "m"],
         "vocab": ["f"],
         "score": ["tagging", "--data", "f"],
+        "check-labels": ["--model", "m", "--data", "f"],
         "add-tokens": ["m", "f"],
         "prepare": ["f", "--tokenizer", "v"],
         "evaluate": ["m", "--data", "f"],
@@ -227,6 +228,7 @@ COMPUTING = {
     "search": ["mini", "texts.txt", "a"],
     "evaluate": ["mini", "--data", "rows.tsv"],
     "probe": ["--model", "mini", "--train", "rows.tsv", "--dev", "rows.tsv"],
+    "check-labels": ["--model", "mini", "--data", "rows.tsv"],
 }
 
 

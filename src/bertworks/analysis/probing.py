@@ -12,22 +12,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from ..data.rows import Rows, text_of
+from ..data.rows import LocatedRow, Rows, text_of
 from ..data.tables import Table, check_table_options, read_rows, reiterable
 from ..errors import DataError, import_optional
 from ..inference.settings import TextProbeSettings
 from ..loading import load
-from ..model import Model
+from ..native.library import num_threads
 from ..settings.keywords import ProbeKeywords
 from ..tasks.classification import ClassificationSettings, ClassificationTask
 from ..tasks.gold import GoldRows
 from ..tasks.scores import EXTRA, compute_classification_metrics
+from ..text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..model import Model
 
 
 @dataclass(frozen=True)
@@ -76,40 +81,25 @@ def probe(
         BertworksError: scikit-learn is not installed.
     """
     probe_settings = TextProbeSettings.parse(settings)
-    linear_model: Any = import_optional("sklearn.linear_model", EXTRA, "A probe")
-    threadpoolctl: Any = import_optional(
-        "threadpoolctl", EXTRA, "A probe"
-    )  # scikit-learn needs it too
-    loaded_model = model if isinstance(model, Model) else load(model, device=device)
+    _import_solver()
+    loaded_model = load(model, device=device) if isinstance(model, str | Path) else model
     options = ClassificationSettings(
         text_column=probe_settings.text_column, label_column=probe_settings.label_column
     )
     check_table_options(probe_settings.table_options(), train, dev)
-    tables = [_open_rows(table, probe_settings) for table in (train, dev)]
-    task = ClassificationTask.from_table(loaded_model.tokenizer, tables[0], options)
-    if task.settings.pair_column is not None:
-        raise DataError(
-            f"the rows are pairs of texts: {task.columns_text}",
-            where=tables[0].name,
-            fix="A probe takes single texts; name one with text_column=NAME.",
-        )
-    texts, labels = _texts_and_labels(task, tables[0])
-    dev_texts, dev_labels = _texts_and_labels(task.for_table(tables[1], labelled=True), tables[1])
+    learned = open_labelled_texts(loaded_model.tokenizer, train, probe_settings, options)
+    dev_rows = _open_rows(dev, probe_settings)
+    evaluated = _read_labelled_texts(learned.task.for_table(dev_rows, labelled=True), dev_rows)
+    texts, labels = learned.texts, learned.labels
+    dev_texts, dev_labels = evaluated.texts, evaluated.labels
     start = time.process_time()
     vectors, dev_vectors = (
         loaded_model.embed(some, precision=probe_settings.precision, **probe_settings.of_vectors())
         for some in (texts, dev_texts)
     )
     seconds = time.process_time() - start
-    # Close to the optimum: with scikit-learn's default, some predictions depend on rounding.
-    classifier = linear_model.LogisticRegression(
-        C=probe_settings.inverse_regularization, max_iter=probe_settings.max_iterations, tol=1e-6
-    )
-    # On busy processors, threads of BLAS beyond those asked for only wait for one another: 20 times
-    # the processor time.
-    with threadpoolctl.threadpool_limits(torch.get_num_threads(), user_api="blas"):
-        classifier.fit(vectors.astype(np.float64), labels)
-    names = task.settings.labels
+    classifier = fit_probe(vectors, labels, probe_settings)
+    names = learned.task.settings.labels
     predicted = classifier.predict(dev_vectors)
     metrics = {
         "majority": float(np.bincount(dev_labels).max() / len(dev_labels)),
@@ -125,6 +115,31 @@ def probe(
         (len(texts) + len(dev_texts)) / seconds,
         predicted == dev_labels,
     )
+
+
+def _import_solver() -> tuple[Any, Any]:
+    """Import scikit-learn's linear models, and `threadpoolctl`, which it needs too."""
+    names = ("sklearn.linear_model", "threadpoolctl")
+    linear_model, threadpoolctl = (import_optional(name, EXTRA, "A probe") for name in names)
+    return linear_model, threadpoolctl
+
+
+def fit_probe(vectors: NDArray[Any], labels: NDArray[Any], settings: TextProbeSettings) -> Any:
+    """Return scikit-learn's `LogisticRegression`, trained on vectors `[rows, width]`.
+
+    Raises:
+        BertworksError: scikit-learn is not installed.
+    """
+    linear_model, threadpoolctl = _import_solver()
+    # Close to the optimum: with scikit-learn's default, some predictions depend on rounding.
+    classifier = linear_model.LogisticRegression(
+        C=settings.inverse_regularization, max_iter=settings.max_iterations, tol=1e-6
+    )
+    # On busy processors, threads of BLAS beyond those asked for only wait for one another: 20 times
+    # the processor time.
+    with threadpoolctl.threadpool_limits(num_threads(), user_api="blas"):
+        classifier.fit(vectors.astype(np.float64), labels)
+    return classifier
 
 
 class ComparedModel(NamedTuple):
@@ -211,15 +226,50 @@ def _open_rows(table: Table, settings: TextProbeSettings) -> Rows:
     return read_rows(reiterable(table), columns=named, **settings.table_options())
 
 
-def _texts_and_labels(task: ClassificationTask, rows: Rows) -> tuple[list[str], np.ndarray]:
-    """Return each row's text, and the index of its class."""
+class LabelledTexts(NamedTuple):
+    """The rows of a table that have a gold label.
+
+    Attributes:
+        name: of the table.
+        labels: `[rows]` indices of the task's labels.
+    """
+
+    name: str
+    task: ClassificationTask
+    rows: list[LocatedRow]
+    texts: list[str]
+    labels: NDArray[np.int64]
+
+
+def open_labelled_texts(
+    tokenizer: Tokenizer,
+    table: Table,
+    settings: TextProbeSettings,
+    options: ClassificationSettings,
+) -> LabelledTexts:
+    """Read single texts and their labels, whose names are collected.
+
+    Raises:
+        DataError: the table or one of its rows is not valid, or the rows are pairs of texts.
+    """
+    rows = _open_rows(table, settings)
+    task = ClassificationTask.from_table(tokenizer, rows, options)
+    if task.settings.pair_column is not None:
+        raise DataError(
+            f"the rows are pairs of texts: {task.columns_text}",
+            where=rows.name,
+            fix="A probe takes single texts; name one with text_column=NAME.",
+        )
+    return _read_labelled_texts(task, rows)
+
+
+def _read_labelled_texts(task: ClassificationTask, table: Rows) -> LabelledTexts:
     text_column, label_column = task.column("text"), task.column("label")
-    texts, labels = [], []
-    gold = GoldRows(task, rows)
-    for where, row in gold.rows:
-        texts.append(text_of(row, text_column, where))
-        labels.append(task.read_label(row, label_column, where))
+    gold = GoldRows(task, table)
+    rows = list(gold.rows)
+    texts = [text_of(row.values, text_column, row.where) for row in rows]
+    labels = [task.read_label(row.values, label_column, row.where) for row in rows]
     if not texts:
-        raise DataError("there are no rows", where=rows.name)
+        raise DataError("there are no rows", where=table.name)
     gold.warn()
-    return texts, np.array(labels)
+    return LabelledTexts(table.name, task, rows, texts, np.array(labels))

@@ -23,7 +23,7 @@ MODULES = {
         *("inspect", "convert", "quantize", "distil", "add-tokens", "shrink", "extend"),
     ),
     "corpus": ("vocab", "prepare", "tokenize", "merge"),
-    "evaluation": ("evaluate", "score", "probe"),
+    "evaluation": ("evaluate", "score", "probe", "check-labels"),
     "lab": ("demo", "glue", "ablate", "lab"),
     "language_modelling": ("fill-mask", "next-sentence", "generate"),
     "planning": ("estimate", "settings", "report-environment"),

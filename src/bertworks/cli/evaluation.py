@@ -1,4 +1,4 @@
-"""Measure a model, any system's predictions, or a model's vectors: `evaluate`, `score`, `probe`."""
+"""Measure a model, predictions, labels or vectors: `evaluate`, `score`, `check-labels`, `probe`."""
 
 from __future__ import annotations
 
@@ -276,3 +276,68 @@ def probe(
     result = run(model, train=train, dev=dev, device=device, **settings)
     display.json({"width": result.width, **result.metrics})
     display.metrics({"width": result.width, **result.metrics})
+
+
+@verb(
+    "check-labels",
+    "bertworks check-labels --model mini-sentences --data tickets.tsv --report labels.html",
+    "bertworks check-labels --model mini-sentences --data tickets.tsv --out checked.tsv folds=10",
+)
+def check_labels(
+    *,
+    model: ModelOption,
+    data: str,
+    out: str | None = None,
+    report: Page = None,
+    overwrite: Overwrite = False,
+    settings: SettingsOption,
+    device: DeviceOption = "auto",
+    display: JsonDisplay,
+) -> None:
+    """Find labels of a table that are probably wrong.
+
+    Each row is predicted by logistic regression on frozen vectors of the other rows. Also found are
+    rows with nearly the same text and different labels, and labels that may be misspelt.
+
+    Args:
+        data (FILE): Rows with labels, single texts.
+        out (FILE): Output file: .tsv, .csv or .jsonl, with all rows, the most suspect first.
+    """
+    from ..analysis.label_check import check_labels as run
+    from ..inference.prediction_files import write_predictions
+    from ..reports.label_check import write_label_report
+
+    check_present([data])
+    with (
+        output(report, [data], overwrite=overwrite, repeats=True),
+        output(out, [data], overwrite=overwrite),
+    ):
+        check_page(report)
+        result = run(model, data, device=device, **settings)
+        if out is not None:
+            write_predictions(out, result.predictions(), overwrite=overwrite)
+        if report is not None:
+            write_label_report(report, result, model=model, data=data)
+    facts = {
+        "rows": len(result.rows),
+        "suspects": len(result.suspects),
+        "conflicts": len(result.conflicts),
+        "accuracy": result.accuracy,
+    }
+    display.json(facts)
+    lines = [
+        (row.number, row.label, row.predicted, row.label_probability, row.text)
+        for row in result.suspects[:MAX_SUSPECTS]
+    ]
+    columns = ("row", "label", "predicted", "label's probability", "text")
+    display.table(columns, lines, right=("row", "label's probability"), truncate="text")
+    display.metrics(facts)
+    display.notes(
+        f"the label {name!r} ({count:,}) may be a misspelling of {other!r} ({other_count:,})"
+        for name, count, other, other_count in result.misspellings
+    )
+    display.facts({"rows written to": out, "report": report})
+
+
+MAX_SUSPECTS = 20
+"""Suspect labels that are printed."""

@@ -132,6 +132,13 @@ class ProbeKeywords(TableKeywords, VectorKeywords, total=False):
     max_iterations: int
 
 
+class CheckLabelsKeywords(ProbeKeywords, total=False):
+    """Settings of `check_labels`."""
+
+    folds: int
+    seed: int
+
+
 class CorpusKeywords(TypedDict, total=False):
     """Reading of a corpus."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 VERBS = (
     *("demo", "vocab", "prepare", "pretrain", "finetune", "glue", "probe", "ablate", "lab"),
-    *("evaluate", "score", "predict", "fill-mask", "next-sentence", "generate", "explain"),
+    *("evaluate", "score", "check-labels", "predict", "fill-mask", "next-sentence", "generate"),
+    "explain",
     *("embed", "features", "search", "mine", "neighbours", "serve", "estimate", "merge"),
     *("tokenize", "inspect", "convert", "quantize", "distil", "add-tokens", "shrink", "extend"),
     *("settings", "report-environment"),
@@ -29,6 +30,7 @@ VERB_SETTINGS: dict[str, tuple[str, ...]] = {
     "ablate": ("lab.features:FeatureAblationSettings",),
     "evaluate": ("inference.settings:EvaluateSettings", _LABELLED, _RETRIEVAL),
     "score": (_LABELLED, _RANKING),
+    "check-labels": ("analysis.label_check:CheckLabelsSettings",),
     "predict": ("inference.settings:PredictSettings", _TABLE),
     "fill-mask": (_ENGINE,),
     "next-sentence": (_ENGINE,),

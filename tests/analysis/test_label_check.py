@@ -1,0 +1,99 @@
+"""Labels that are probably wrong: cleanlab's suspects, flipped labels, conflicts, misspellings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from bertworks.analysis.label_check import check_labels
+from bertworks.cli import app
+from bertworks.errors import DataError, SettingsError
+from bertworks.tasks.label_check import find_suspects, group_similar_texts
+
+ANIMALS = ["cat", "dog", "horse", "cow", "bird"]
+MONEY = ["bank", "price", "interest", "market", "money"]
+# cleanlab 2.9.0: find_label_issues(labels, probabilities, filter_by="confident_learning",
+# return_indices_ranked_by="self_confidence")
+CLEANLAB = [
+    *(191, 176, 64, 53, 181, 77, 14, 90, 10, 68, 104, 157, 85, 173, 87, 118, 170, 101, 112, 186),
+    *(177, 110, 73, 96, 141, 2, 75, 194, 162, 38, 123, 179, 60, 199, 131, 89),
+]
+
+
+def make_rows() -> list[dict[str, str]]:
+    """Sentences about animals and about money."""
+    return [
+        {"text": f"the {one} and the {other}", "label": label}
+        for words, label in ((ANIMALS, "animals"), (MONEY, "money"))
+        for one in words
+        for other in words
+        if one != other
+    ]
+
+
+def test_suspects_are_those_of_cleanlab() -> None:
+    generator = np.random.default_rng(7)
+    gold = generator.integers(0, 4, 200)
+    labels = gold.copy()
+    flips = generator.choice(200, 24, replace=False)
+    labels[flips] = (labels[flips] + generator.integers(1, 4, 24)) % 4
+    logits = generator.normal(0, 1.3, (200, 4))
+    logits[np.arange(200), gold] += 2
+    probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    suspects = np.flatnonzero(find_suspects(labels, probabilities))
+    order = np.argsort(probabilities[suspects, labels[suspects]])
+    assert suspects[order].tolist() == CLEANLAB
+
+
+def test_flipped_labels_come_first() -> None:
+    rows = make_rows()
+    for number in (3, 30):
+        rows[number]["label"] = "money" if number == 3 else "animals"
+    result = check_labels("mini-sentences", rows)
+    assert {row.number for row in result.rows[:2]} == {4, 31}
+    assert {row.number for row in result.suspects} >= {4, 31}
+    assert result.accuracy >= 0.9
+    first = result.rows[0]
+    assert (first.predicted != first.label) and first.label_probability < 0.5
+    assert len(result.rows) == len(rows)
+
+
+def test_similar_texts_are_grouped() -> None:
+    texts = ["A cat!", "a  CAT", "one two three four five", "One, two three four 5.", "a dog"]
+    texts += ["one two three five", "", "!", "a b c d e f", "a x c d e", "a c d e"]
+    assert group_similar_texts(texts) == [[0, 1], [2, 3, 5], [9, 10]]
+
+
+def test_command_writes_table_and_page(tmp_path: Path) -> None:
+    rows = make_rows()
+    rows += [
+        {"text": "The cat, and the dog", "label": "money"},
+        {"text": "a bank", "label": "mony"},
+    ]
+    rows[7]["label"] = "money"
+    data, out, report = (tmp_path / name for name in ("rows.jsonl", "out.jsonl", "page.html"))
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ["check-labels", "--model", "mini-sentences", "--data", str(data), "folds=3"]
+    command += ["--out", str(out), "--report", str(report), "--device", "cpu"]
+    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert "'mony' (1) may be a misspelling of 'money' (22)" in " ".join(result.output.split())
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(lines) == len(rows)
+    assert {8, 41} <= {
+        line["prediction"]["row"] for line in lines if line["prediction"]["is_suspect"]
+    }
+    page = report.read_text()
+    for text in ("Suspect labels", "different labels", "The cat, and the dog", "mony"):
+        assert text in page
+
+
+def test_impossible_tables_are_refused() -> None:
+    with pytest.raises(DataError, match="fewer rows than folds=5"):
+        check_labels("mini-sentences", make_rows()[18:22])
+    with pytest.raises(SettingsError, match="folds"):
+        check_labels("mini-sentences", make_rows(), folds=1)
