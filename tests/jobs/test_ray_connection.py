@@ -109,9 +109,9 @@ def test_a_cluster_that_refuses_is_an_error_that_names_token_and_log(
 
 
 def test_a_head_that_is_lost_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # it does not listen
-        ray = StandIn(head=f"127.0.0.1:{closed.getsockname()[1]}")
+    with socket.socket() as unused_socket:
+        unused_socket.bind(("127.0.0.1", 0))  # it does not listen
+        ray = StandIn(head=f"127.0.0.1:{unused_socket.getsockname()[1]}")
         with pytest.raises(BertworksError, match="ray: the connection to Ray is lost"):
             run(ray, monkeypatch, 3)
     assert "task" not in ray.canceled, "a call would start another cluster"

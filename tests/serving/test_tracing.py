@@ -46,7 +46,7 @@ def test_each_request_has_a_span_in_its_trace(
         header = server.post("/embed", {"inputs": "a"}, headers=unsampled).headers["traceparent"]
         assert server.post("/tag", {"inputs": "a"}).status_code == 424
         server.http.get("/nowhere")
-    embed, info, tag, nowhere = exporter.get_finished_spans()
+    embed, info, tag, unknown = exporter.get_finished_spans()
     context = embed.get_span_context()
     assert (f"{context.trace_id:032x}", f"{embed.parent.span_id:016x}") == (TRACE, SPAN)
     assert context.trace_state.get("a") == "b"
@@ -66,7 +66,7 @@ def test_each_request_has_a_span_in_its_trace(
     assert (tag.attributes["error.type"], tag.status.status_code) == (
         *("Backend", StatusCode.UNSET),
     )
-    assert (nowhere.name, nowhere.attributes["http.route"]) == ("GET other", "other")
+    assert (unknown.name, unknown.attributes["http.route"]) == ("GET other", "other")
 
 
 def test_spans_are_sent_to_the_address_of_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
