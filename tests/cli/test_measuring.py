@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -42,8 +43,9 @@ def test_ablate_features_writes_a_table_and_resumes(
     result = succeeds(*words, *more, *CPU, "--out", "out")
     lines = result.stdout.splitlines()
     assert max(map(len, lines)) <= 80
-    assert "paper, CoNLL-2003" in lines[0]
-    assert "dev accuracy" in lines[0]
+    for heading in ("paper, CoNLL-2003", "dev accuracy"):
+        end = lines[0].index(heading) + len(heading)
+        assert all(re.search(r"\d\.\d$", line[:end]) for line in lines[2:-2]), "right-aligned"
     table = (tmp_path / "out" / "table.md").read_text().splitlines()[4:]
     assert [line.split("  ")[0].strip() for line in lines[2:-2]] == [
         row.split("|")[1].strip() for row in table
