@@ -110,7 +110,7 @@ def test_a_server_that_takes_fewer_texts_gets_smaller_requests(
     sources = {name: directories[name] for name in ("encoder", "causal")}
     with start(sources, ServeSettings(lazy=True, max_texts=7)) as server:
         with Client(server.url) as client:
-            vectors = client.embed(texts)
+            vectors, info = client.embed(texts), client.info()
             with pytest.raises(ServerError, match=r"texts\[20\]: 62 tokens, but at most 32 fit"):
                 client.embed([*texts[:20], "door " * 60])
         with Client(server.url, model="causal") as client:
@@ -118,6 +118,7 @@ def test_a_server_that_takes_fewer_texts_gets_smaller_requests(
 
         async def ask() -> object:
             async with AsyncClient(server.url) as client:
+                assert (await client.info())["model_id"] == info["model_id"]
                 return await client.embed(iter(texts))
 
         async_vectors = asyncio.run(ask())

@@ -234,7 +234,7 @@ def _as_async(
 
 
 class AsyncClient(ClientBase):
-    """A client with async methods; arguments and methods are those of `Client`, except `info`.
+    """A client with async methods; arguments and methods are those of `Client`.
 
     Raises:
         BertworksError: httpx is not installed.
@@ -248,6 +248,7 @@ class AsyncClient(ClientBase):
     embed_sparse = _as_async(Client.embed_sparse)
     rerank = _as_async(Client.rerank)
     tokenize = _as_async(Client.tokenize)
+    info = _as_async(Client.info)
 
     def _open(self) -> None:
         import httpx
