@@ -86,6 +86,7 @@ def ablate(world: World) -> Words:
 
 Verb = tuple[str, OutputKind, Callable[[World, Path], Words]]
 WHOLE: OutputKind = "whole directory"
+ANSWERING = Path(__file__).parents[1] / "saved_models" / "answering"
 
 
 def verb(
@@ -151,6 +152,15 @@ VERBS: dict[str, Verb] = {
         "index",
         "directory",
         lambda w: ("search", w.pretrained, w.corpus, "a door", *CPU),
+        "--index",
+    ),
+    "answer": verb(
+        "index",
+        "directory",
+        lambda w: (
+            *("answer", "which river?", "--corpus", w.corpus, "--reader", ANSWERING, *CPU),
+            *("--retriever", w.pretrained),
+        ),
         "--index",
     ),
     "mine": verb("negatives.jsonl", "file", lambda w: ("mine", w.pretrained, pairs_table(w), *CPU)),

@@ -143,3 +143,17 @@ def test_search_ranks_by_words_and_by_several_models(
     (answer,) = map(json.loads, succeeds(*words).stdout.splitlines())
     assert answer["hits"][0]["score"] <= 2 / 61
     fails("search", "bm25", texts, "a", "--index", tmp_path / "kept", says="vectors of one model")
+
+
+def test_questions_are_answered_from_a_file(texts: Path) -> None:
+    reader = Path(__file__).parents[1] / "saved_models" / "answering"
+    words = ("answer", "which river?", "--corpus", texts, "--reader", reader, *CPU)
+    heading, _, row = succeeds(*words).stdout.splitlines()
+    assert heading.split() == ["answer", "score", "passage", "line", "text"]
+    assert "river" in row
+    (document,) = map(json.loads, succeeds(*words, "--json", "--top-k", 3).stdout.splitlines())
+    assert document["question"] == "which river?"
+    scores = [one["score"] for one in document["answers"]]
+    assert len(scores) == 3
+    assert scores == sorted(scores, reverse=True)
+    assert "no answer" in succeeds(words[0], "zzz", *words[2:]).stdout

@@ -1,4 +1,4 @@
-"""Find near texts or words: `neighbours`, `search`, `mine`."""
+"""Find near texts or words: `neighbours`, `search`, `answer`, `mine`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from .outputs import output
 from .texts import Column, lines_of, require_text
 
 if TYPE_CHECKING:
+    from ..analysis.retrieval.answering import CorpusAnswer
     from ..analysis.retrieval.text_index import Hit
 
 
@@ -178,6 +179,99 @@ def search(
 
 
 @verb(
+    "answer",
+    'bertworks answer "Who wrote it?" --corpus passages.txt --reader runs/squad',
+    'bertworks answer "Who wrote it?" --corpus wiki.parquet --column passage \\\n'
+    "      --retriever mini-sentences --index wiki.index --reader runs/squad --passages 20",
+)
+def answer(
+    questions: list[str],
+    *,
+    corpus: str,
+    reader: str,
+    retriever: str = BM25,
+    others: Annotated[list[str] | None, typer.Option("--with")] = None,
+    index: Path | None = None,
+    overwrite: Overwrite = False,
+    column: Column = None,
+    passages: Annotated[int, typer.Option(min=1, max=1_000_000)] = 5,
+    top_k: TopK = 1,
+    settings: SettingsOption,
+    engine: EngineOption,
+    display: JsonDisplay,
+) -> None:
+    """Answer questions from the passages of a file.
+
+    The best passages for a question are retrieved, and the reader finds spans in them, which are
+    ordered by its scores. Its score is less than 0 if it prefers "no answer", which readers trained
+    with unanswerable questions know.
+
+    Args:
+        questions (QUESTION…): Questions; - reads lines from standard input.
+        corpus (FILE): Passages: .txt with one on each line, or a table.
+        reader (MODEL): Model fine-tuned for answering.
+        retriever (MODEL): Model that ranks passages, or bm25.
+        others (MODEL): Another one, whose ranking is fused; may be repeated.
+        index (DIR): Directory that keeps the retriever's vectors for later questions.
+        passages (N): Passages read per question.
+        top_k: Answers per question.
+    """
+    texts = list(lines_of(questions))
+    for text in texts:
+        require_text(text)
+    sources = [ModelSource(name) for name in (retriever, *(others or ()), reader)]
+    if index is not None:
+        from ..utils.outputs import check_inputs
+
+        check_inputs(index, [directory for one in sources for directory in one.directories()])
+
+    def find(models: list[Any]) -> Any:
+        from ..analysis.retrieval.answering import answer_questions
+        from ..analysis.retrieval.opening import open_index
+        from ..data.settings import TableOptions
+
+        _, engine_settings = TableOptions.split(settings)
+        with Progress() as progress:
+            text_index = open_index(
+                models[:-1],
+                corpus,
+                index,
+                column=column,
+                overwrite=overwrite,
+                progress=progress.counter("embedding", "passages"),
+                **settings,
+            )
+        return answer_questions(
+            text_index, models[-1], texts, passages=passages, top_k=top_k, **engine_settings
+        )
+
+    for text, answers in zip(texts, use_each(sources, find, engine), strict=True):
+        display.json({"question": text, "answers": [one._asdict() for one in answers]})
+        if len(texts) > 1:
+            display.text(text)
+        if not answers:
+            display.text("  no answer: no passage has one")
+            continue
+        _show_answers(display, answers, corpus)
+
+
+def _show_answers(display: Display, answers: list[CorpusAnswer], corpus: str) -> None:
+    """Print the answers to a question."""
+    rows = [
+        (
+            one.answer,
+            one.score,
+            one.similarity,
+            one.where.removeprefix(corpus).lstrip(":, "),
+            " ".join(one.passage[max(0, one.start - 60) : one.end + 60].split()),
+        )
+        for one in answers
+    ]
+    columns = ("answer", "score", "passage", "line", "text")
+    display.table(columns, rows, right=("score", "passage", "line"), truncate="text")
+
+
+@verb(
     "mine",
     "bertworks mine mini-sentences pairs.tsv --out negatives.jsonl margin=0.05",
     "bertworks mine bm25 pairs.tsv --out negatives.jsonl --corpus passages.txt \\\n"
@@ -213,6 +307,7 @@ def mine(
 
     def run(models: list[Any]) -> Any:
         from ..analysis.retrieval.mining import mine as write_negatives
+        from ..jobs.parallel import Workers
 
         reranker = None if rerank is None else models.pop()
         with Progress() as progress:
@@ -224,7 +319,7 @@ def mine(
                 rerank=reranker,
                 overwrite=overwrite,
                 progress=lambda step: progress.counter(step, "rows"),
-                **workers,
+                workers=Workers(workers.get("workers", 1), workers.get("on")),
                 **settings,
             )
 

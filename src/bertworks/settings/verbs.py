@@ -6,7 +6,7 @@ VERBS = (
     *("demo", "vocab", "prepare", "pretrain", "finetune", "glue", "probe", "ablate", "lab"),
     *("evaluate", "score", "check-labels", "predict", "fill-mask", "next-sentence", "generate"),
     "explain",
-    *("embed", "features", "search", "mine", "neighbours", "serve", "estimate", "merge"),
+    *("embed", "features", "search", "answer", "mine", "neighbours", "serve", "estimate", "merge"),
     *("tokenize", "inspect", "convert", "quantize", "distil", "add-tokens", "shrink", "extend"),
     *("settings", "report-environment"),
 )
@@ -38,6 +38,7 @@ VERB_SETTINGS: dict[str, tuple[str, ...]] = {
     "embed": ("inference.settings:EmbeddingSettings", _TABLE),
     "features": ("inference.settings:FeatureSettings", _TABLE),
     "search": (_ENGINE, _TABLE),
+    "answer": (_ENGINE, _TABLE),
     "mine": ("analysis.retrieval.settings:MineSettings", _ENGINE, _TABLE),
     "serve": ("serving.settings:ServeSettings",),
     "distil": ("convert.static_settings:DistilSettings", _TABLE),
@@ -47,6 +48,6 @@ VERB_SETTINGS: dict[str, tuple[str, ...]] = {
 """The classes of the settings of each verb that has some."""
 
 TEXT_VERBS = frozenset(
-    {"predict", "fill-mask", "next-sentence", "generate", "embed", "features", "search"}
+    {"predict", "fill-mask", "next-sentence", "generate", "embed", "features", "search", "answer"}
 )
 """The verbs with settings whose arguments are texts."""

@@ -33,7 +33,7 @@ from ...inference.window_files import (
     remove_file,
     row_windows,
 )
-from ...jobs.parallel import Workers
+from ...jobs.parallel import HERE, Workers
 from ...jobs.resumable import digest_texts
 from ...native.library import set_num_threads, threads_of_worker
 from ...tasks.retrieval.columns import find_retrieval_columns
@@ -79,8 +79,7 @@ def mine(
     *,
     corpus: Table | None = None,
     rerank: AnyModel | None = None,
-    workers: int | None = 1,
-    on: str | None = None,
+    workers: Workers = HERE,
     overwrite: bool = False,
     progress: Callable[[str], Callable[[int, int], None]] | None = None,
     **settings: Any,
@@ -98,8 +97,7 @@ def mine(
         out: a `.jsonl` file. The vectors are in `OUT.index` until it is finished.
         corpus: more passages that may become negatives: texts, or a table with one text column.
         rerank: a cross-encoder; see `rerank_margin`.
-        workers, on: number of processes, each with the model, and place; see `Workers`. The output
-            is the same for any.
+        workers: the processes, each with the model; the output is the same for any number.
         overwrite: replace an existing file.
         progress: returns, for the name of a step, what is called with the work done, and all of it.
         settings: settings of `MineSettings`, `TableOptions` and `EngineSettings`.
@@ -123,7 +121,6 @@ def mine(
         remove_file(path, inputs)
     rows = _read_pairs(pairs, options, table_options)
     passages, positives = _passages_of(rows, corpus, table_options)
-    processes = Workers(workers, on)
     index_folder = path.with_name(f"{path.name}.index")
     provenance = {
         "model": _fingerprint_of(retriever),
@@ -143,7 +140,7 @@ def mine(
             progress=None if progress is None else progress("embedding passages"),
             **engine,
         )
-    threads = threads_of_worker(workers, on)
+    threads = threads_of_worker(workers.count, workers.cluster)
     miner = _Miner(index, passages, positives, options, rerank, engine, threads)
     report = None if progress is None else progress("mining")
     num_done = 0
@@ -158,7 +155,7 @@ def mine(
     def windows() -> Iterator[RowWindow[Pair]]:
         return row_windows(chunks(rows, engine_settings.window_rows), "\n".join)
 
-    job = FileJob(path, windows, miner, Lines(""), provenance, processes, inputs=inputs)
+    job = FileJob(path, windows, miner, Lines(""), provenance, workers, inputs=inputs)
     manifest = job.run(report_window)
     if index_folder.exists():
         with writing(index_folder):

@@ -123,11 +123,11 @@ def margin_mse_loss_sum(
         scale: factor of the cosines, whose margins are at most 2.
     """
     positives, negatives = passages.tensor_split([len(queries)])
-    near = (queries * positives).sum(-1)[negative_row]
-    far = (queries[negative_row] * negatives).sum(-1)
-    teacher_near, teacher_far = scores.tensor_split([len(queries)])
-    margins = scale * (near - far)
-    return (margins - (teacher_near[negative_row] - teacher_far)).square().sum()
+    positive_cosines = (queries * positives).sum(-1)[negative_row]
+    negative_cosines = (queries[negative_row] * negatives).sum(-1)
+    positive_scores, negative_scores = scores.tensor_split([len(queries)])
+    margins = scale * (positive_cosines - negative_cosines)
+    return (margins - (positive_scores[negative_row] - negative_scores)).square().sum()
 
 
 def kl_loss_sum(

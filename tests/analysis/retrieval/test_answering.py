@@ -1,0 +1,57 @@
+"""Answers from a corpus: those of the reader on each passage, compared by logits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertworks.analysis.retrieval.answering import answer_questions
+from bertworks.analysis.retrieval.bm25 import BM25Index
+from bertworks.errors import BertworksError, SettingsError
+from bertworks.loading import load
+from bertworks.packed import Packed
+
+SAVED_MODELS = Path(__file__).parents[2] / "saved_models"
+PASSAGES = ["the river was open", "a door near the river", "", "nothing of that"]
+QUESTIONS = ["which river ?", "zzz"]
+
+
+@pytest.mark.parametrize("name", ["answering", "unanswerable"])
+def test_answers_are_the_spans_with_the_highest_logits_of_all_passages(name: str) -> None:
+    reader = load(SAVED_MODELS / name, device="cpu")
+    index = BM25Index.open(PASSAGES)
+    answers, none = answer_questions(index, reader, QUESTIONS, top_k=100)
+    assert none == []
+    assert {one.row for one in answers} == {0, 1}
+    assert [one.score for one in answers] == sorted((one.score for one in answers), reverse=True)
+    assert len({one.answer for one in answers}) == len(answers)
+    similarities = {hit.row: hit.similarity for hit in index.search(QUESTIONS[0])[0]}
+    for one in answers:
+        assert one.passage == PASSAGES[one.row]
+        assert one.answer == one.passage[one.start : one.end]
+        assert (one.similarity, one.where) == (similarities[one.row], f"text {one.row + 1}")
+    # The best span of a passage, from the logits of the network itself.
+    best = answers[0]
+    tokenizer, network = reader.tokenizer, reader.network
+    encoding = tokenizer.encode(QUESTIONS[0], best.passage)
+    packed = Packed.from_arrays([encoding.input_ids], [encoding.token_type_ids]).to("cpu")
+    logits = network.eval().predict(type("Batch", (), {"packed": packed}))["logits"]
+    logits = logits.detach().numpy().astype(np.float64)
+    tokens = [at for at, (start, end) in enumerate(encoding.offsets) if encoding.token_type_ids[at]]
+    first = next(at for at in tokens if encoding.offsets[at][0] == best.start)
+    last = next(at for at in tokens if encoding.offsets[at][1] == best.end)
+    null = logits[0].sum() if name == "unanswerable" else 0.0
+    assert best.score == pytest.approx(logits[first, 0] + logits[last, 1] - null, abs=1e-4)
+    (top,) = answer_questions(index, reader, QUESTIONS[:1])
+    assert top == [best]
+
+
+def test_models_and_numbers_that_cannot_answer_are_refused() -> None:
+    index = BM25Index.open(PASSAGES)
+    with pytest.raises(BertworksError, match="the reader was trained for classification"):
+        answer_questions(index, load(SAVED_MODELS / "classification", device="cpu"), QUESTIONS)
+    reader = load(SAVED_MODELS / "answering", device="cpu")
+    with pytest.raises(SettingsError, match="both must be at least 1"):
+        answer_questions(index, reader, QUESTIONS, passages=0)
