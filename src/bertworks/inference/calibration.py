@@ -5,7 +5,7 @@
 For each map, several candidates are tried on a sample of its inputs. Their errors in the map's
 outputs are compared, relative to the size of each token's output. So the few tokens with very large
 inputs ([CLS], full stops) do not decide for all others; their inputs may be out of range. A map for
-which no fixed codes are good enough keeps scales that are computed for each token.
+which scales that are computed for each token have a smaller error keeps those.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ _SAMPLE = 1024  # maximum tokens per map whose inputs are kept
 _ALPHAS = 0.5, 0.65, 0.8, 0.9  # how much of an input's range moves into the weights
 _SHARES = 1.0, 0.8  # of each input's range, if each has its own step
 _COMMON_SHARES = 1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2  # of the range of all inputs together
-_MUCH = 10  # fixed codes with more than this many times the error of scales per token are rejected
 _LEAST = 1e-6  # lower bound of ranges and weights: an input that never changes needs a step too
 _CODES, _ZERO = 255, 128  # number of steps between unsigned codes, and the offset of these
 
@@ -94,7 +93,7 @@ class ActivationStatistics:
             self.sample, self.every = self.sample[::2], 2 * self.every
 
     def codes(self, is_common: bool) -> InputCodes | None:
-        """The codes with the least error; None if scales per token are much better.
+        """The codes with the least error; None if scales per token are better.
 
         Args:
             is_common: whether all inputs have the same step.
@@ -118,7 +117,7 @@ class ActivationStatistics:
         of_tokens = error(
             F.linear(dequantize_rows(*quantize_rows(rows)), dequantize_rows(*quantize_rows(weight)))
         )
-        return errors[least] if least <= _MUCH * of_tokens else None
+        return errors[least] if least <= of_tokens else None
 
     def _each(self, weight: Tensor, usual: Tensor) -> Iterator[InputCodes]:
         """Candidates with a step and an offset for each input."""
