@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import resource
@@ -24,7 +25,7 @@ import httpx
 import numpy as np
 import pytest
 
-from bertworks.serving.connections import Connections, bind, limit_connections
+from bertworks.serving.connections import Connections, bind, limit_connections, listen
 from bertworks.serving.settings import ServeSettings
 
 pytestmark = pytest.mark.long
@@ -439,3 +440,22 @@ def test_connections_are_as_many_as_the_system_allows(
     assert limit_connections(most) == expected
     assert set(changes) <= {raised_to, limits[1]}
     assert raised_to is None or changes == [raised_to]
+
+
+def test_small_packets_are_sent_at_once() -> None:
+    """Else a client that keeps its connection waits 40 ms for the body of each response."""
+
+    async def accept_one() -> int:
+        delays = asyncio.get_running_loop().create_future()
+
+        class Protocol(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                sock = transport.get_extra_info("socket")
+                delays.set_result(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+        (listener,) = bind("127.0.0.1", 0, Connections(ServeSettings()))
+        async with await listen(listener, Protocol, ssl=None):
+            with socket.create_connection(listener.getsockname()):
+                return await asyncio.wait_for(delays, 10)
+
+    assert asyncio.run(accept_one()) != 0

@@ -312,7 +312,8 @@ def bind(host: str, port: int, connections: Connections) -> list[Listener]:
 
 
 def _bind_listener(family: int, address: tuple[Any, ...]) -> Listener:
-    listener = Listener(family, socket.SOCK_STREAM)
+    # Named as TCP: asyncio turns off the delay of small packets (40 ms) for such sockets alone.
+    listener = Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
