@@ -87,11 +87,11 @@ def probe(
         text_column=probe_settings.text_column, label_column=probe_settings.label_column
     )
     check_table_options(probe_settings.table_options(), train, dev)
-    learned = open_labelled_texts(loaded_model.tokenizer, train, probe_settings, options)
+    train_data = open_labelled_texts(loaded_model.tokenizer, train, probe_settings, options)
     dev_rows = _open_rows(dev, probe_settings)
-    evaluated = _read_labelled_texts(learned.task.for_table(dev_rows, labelled=True), dev_rows)
-    texts, labels = learned.texts, learned.labels
-    dev_texts, dev_labels = evaluated.texts, evaluated.labels
+    dev_data = _read_labelled_texts(train_data.task.for_table(dev_rows, labelled=True), dev_rows)
+    texts, labels = train_data.texts, train_data.labels
+    dev_texts, dev_labels = dev_data.texts, dev_data.labels
     start = time.process_time()
     vectors, dev_vectors = (
         loaded_model.embed(some, precision=probe_settings.precision, **probe_settings.of_vectors())
@@ -99,7 +99,7 @@ def probe(
     )
     seconds = time.process_time() - start
     classifier = fit_probe(vectors, labels, probe_settings)
-    names = learned.task.settings.labels
+    names = train_data.task.settings.labels
     predicted = classifier.predict(dev_vectors)
     metrics = {
         "majority": float(np.bincount(dev_labels).max() / len(dev_labels)),
@@ -192,8 +192,10 @@ def compare(
             where=table_rows.name,
             fix="Give at least four rows.",
         )
-    learned = [row for number, row in enumerate(rows, 1) if number % 4]
-    train, dev = (replace(table_rows, read=partial(iter, part)) for part in (learned, rows[3::4]))
+    train_rows = [row for number, row in enumerate(rows, 1) if number % 4]
+    train, dev = (
+        replace(table_rows, read=partial(iter, part)) for part in (train_rows, rows[3::4])
+    )
     settings.setdefault("pooling", "mean")
     comparisons: list[ComparedModel] = []
     first: NDArray[np.bool_] | None = None
