@@ -149,6 +149,7 @@ ALLOWED_WRITERS = {
     "data/merging.py": "copies into a directory that `new_directory` gave",
     "utils/remote.py": "copies to a cache, whose sizes are compared before it is used",
     "analysis/retrieval/index.py": "vectors in memory are first written to a temporary folder",
+    "analysis/retrieval/store.py": "writes arrays into a directory that `new_directory` gave",
     "analysis/retrieval/cells.py": "writes Faiss's format to a path that `atomic_write` gave",
 }
 """What opens files for writing outside of `WRITING_MODULES`, and why it may."""

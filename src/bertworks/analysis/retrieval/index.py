@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property, partial
 from pathlib import Path
@@ -122,8 +122,7 @@ class Index(TextIndex):
                 folder / name,
                 with_checksums(texts.without_blank(), checksums),
                 progress=progress,
-                prompt=_prompt(model, "document"),
-                **_comparison(model),
+                **vector_settings(model),
                 **engine,
             )
             vectors = _load_vectors(folder / name, mmap_mode=None if directory is None else "r")
@@ -171,16 +170,7 @@ class Index(TextIndex):
         return int(self.vectors.shape[0])
 
     def rank(self, queries: Sequence[str], count: int, *, approximate: bool = False) -> Ranking:
-        function = self.model.similarity_function
-        vectors: Any = self.model.embed(
-            data=read_texts(queries, name="query"),
-            # Late interaction was trained with queries cut to a length.
-            truncation="longest_first" if function == "maxsim" else "error",
-            prompt=_prompt(self.model, "query"),
-            is_query=True,
-            **_comparison(self.model),
-            **self._engine,
-        )
+        vectors = embed_queries(self.model, queries, self._engine)
         find = self._find_approximately if approximate else self._find_nearest
         return find(vectors, min(count, len(self)))
 
@@ -242,11 +232,24 @@ _PRODUCTS = ("cosine", "dot")
 """Functions that are inner products of the index's vectors."""
 
 
-def _comparison(model: AnyModel) -> dict[str, Any]:
-    """Return settings of vectors whose inner products are the model's cosines, if it uses these."""
-    return {"normalize": True} if model.similarity_function == "cosine" else {}
+def embed_queries(model: AnyModel, queries: Sequence[str], engine: Mapping[str, Any]) -> Any:
+    """Return the vectors of queries, to compare with those of texts.
+
+    Raises:
+        DataError: a query is too long for the model.
+    """
+    return model.embed(
+        data=read_texts(queries, name="query"),
+        # Late interaction was trained with queries cut to a length.
+        truncation="longest_first" if model.similarity_function == "maxsim" else "error",
+        is_query=True,
+        **vector_settings(model, "query"),
+        **engine,
+    )
 
 
-def _prompt(model: AnyModel, role: PromptRole) -> str:
-    """Return the prompt to put before texts."""
-    return "" if model.sentence is None else model.sentence.prompt(role)
+def vector_settings(model: AnyModel, role: PromptRole = "document") -> dict[str, Any]:
+    """Return settings of vectors of texts, whose inner products are the model's cosines, if any."""
+    prompt = "" if model.sentence is None else model.sentence.prompt(role)
+    comparison = {"normalize": True} if model.similarity_function == "cosine" else {}
+    return {"prompt": prompt, **comparison}

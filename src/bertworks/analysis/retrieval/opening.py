@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
+from ...data.settings import TableOptions
 from ...data.tables import Table
 from ...data.text_inputs import Texts
 from ...errors import SettingsError
@@ -13,6 +14,7 @@ from ...settings.keywords import RowKeywords
 from .bm25 import BM25Index
 from .fusion import HybridIndex
 from .index import Index
+from .store import VectorStore, is_store
 from .text_index import TextIndex
 
 if TYPE_CHECKING:
@@ -36,7 +38,8 @@ def open_index(
 
     Args:
         retrievers: a model, or "bm25"; with several of them, their rankings are fused.
-        data, column, overwrite, progress, settings: see `Index.open`.
+        data, column, overwrite, progress, settings: see `Index.open`; or the directory of a
+            `VectorStore`, which one model searches.
         directory: keeps the vectors of one model; BM25's weights are computed again.
 
     Raises:
@@ -45,6 +48,12 @@ def open_index(
     """
     is_one = isinstance(retrievers, str) or not isinstance(retrievers, Sequence)
     parts: Any = [retrievers] if is_one else retrievers
+    if isinstance(data, str | os.PathLike) and is_store(data):
+        if directory is not None or len(parts) != 1 or parts[0] == "bm25":
+            raise SettingsError(f"the store {os.fspath(data)} is searched by its model alone")
+        _, engine = TableOptions.split(settings)
+        options: Any = engine
+        return VectorStore.open(parts[0], data, **options)
     num_models = sum(part != "bm25" for part in parts)
     if directory is not None and num_models != 1:
         raise SettingsError(f"an index keeps the vectors of one model, and there are {num_models}")

@@ -1,0 +1,152 @@
+"""A store: additions, deletions, one writer, and a state that no interruption damages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bertworks.analysis.retrieval import store as module
+from bertworks.analysis.retrieval.opening import open_index
+from bertworks.analysis.retrieval.store import VectorStore, is_store
+from bertworks.errors import DataError, OutputError, SettingsError
+from bertworks.model import Model
+from bertworks.text.tokenizer import Tokenizer
+from bertworks.utils.outputs import locked_output
+
+from ...tasks.hard_cases import CONFIG, LETTERS, PIECES
+
+TOKENIZER = Tokenizer.from_vocabulary(PIECES)
+RANDOM = np.random.default_rng(5)
+TEXTS = {f"id{n}": " ".join(RANDOM.choice(list(LETTERS), 6)) for n in range(40)}
+QUERIES = ["a b c", "x y"]
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return Model.fresh(CONFIG, TOKENIZER)
+
+
+def add(store: VectorStore, texts: dict[str, str]) -> None:
+    store.add(texts.values(), texts.keys())
+
+
+def check(store: VectorStore, model: Model, texts: dict[str, str]) -> None:
+    """The store has these texts, and finds what a full sort finds."""
+    assert len(store) == len(texts)
+    assert sorted(store.ids) == sorted(texts)
+    vectors = model.embed(list(texts.values()), normalize=True)
+    for query, hits in zip(QUERIES, store.search(QUERIES, 5), strict=True):
+        cosines = vectors @ model.embed([query], normalize=True)[0]
+        assert [hit.score for hit in hits] == pytest.approx(sorted(cosines)[::-1][:5], abs=1e-5)
+        by_text = dict(zip(texts.values(), cosines, strict=True))
+        for hit in hits:
+            assert texts[hit.where] == hit.text
+            assert hit.score == pytest.approx(by_text[hit.text], abs=1e-5)
+
+
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+def test_store_finds_what_was_added_and_not_what_was_deleted(
+    model: Model, tmp_path: Path, quantization: Any
+) -> None:
+    store = VectorStore.open(model, tmp_path / "store", quantization=quantization)
+    assert store.search(QUERIES) == [[], []]
+    names = list(TEXTS)
+    expected = dict(TEXTS)
+    add(store, {name: TEXTS[name] for name in names[:25]})
+    add(store, {name: TEXTS[name] for name in names[25:]})
+    check(store, model, expected)
+    assert store.delete([*names[3:6], names[30], "unknown"]) == 4
+    for name in (*names[3:6], names[30]):
+        del expected[name]
+    check(store, model, expected)
+    changes = {names[0]: "z z z", "new": "q r s"}
+    add(store, changes)  # one of them replaces a text
+    expected |= changes
+    check(store, model, expected)
+    opened_index = open_index(model, tmp_path / "store")
+    assert isinstance(opened_index, VectorStore)
+    check(opened_index, model, expected)
+    with pytest.raises(SettingsError, match="is searched by its model alone"):
+        open_index([model, "bm25"], tmp_path / "store")
+    store.compact()
+    check(store, model, expected)
+    assert len(list((tmp_path / "store").glob("segment-*"))) == 1
+    store.delete(expected)
+    assert len(store) == 0
+    store.compact()
+    assert store.search("a") == [[]]
+
+
+def test_signs_choose_candidates_whose_scores_are_exact(model: Model, tmp_path: Path) -> None:
+    store = VectorStore.open(model, tmp_path, quantization="binary")
+    add(store, TEXTS)
+    vectors = model.embed(list(TEXTS.values()), normalize=True)
+    names = list(TEXTS)
+    for query, hits in zip(QUERIES, store.search(QUERIES, 5), strict=True):
+        (vector,) = model.embed([query], normalize=True)
+        cosines = vectors @ vector
+        for hit in hits:
+            assert hit.score == pytest.approx(cosines[names.index(hit.where)], abs=1e-5)
+        distances = ((vectors > 0) != (vector > 0)).sum(1)
+        nearest = sorted(distances)[: module.RESCORED * 5][-1]
+        assert all(distances[names.index(hit.where)] <= nearest for hit in hits)
+    assert np.load(next(tmp_path.glob("*/codes.npy"))).shape == (40, CONFIG.hidden_size // 8)
+
+
+@pytest.mark.parametrize("step", ["write_file", "_write_manifest", "_remove_unlisted"])
+def test_interrupted_change_is_whole_or_absent(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    store = VectorStore.open(model, tmp_path)
+    add(store, {"a": "a b", "b": "c d"})
+    reader = VectorStore.open(model, tmp_path)
+    original = getattr(module, step)
+    calls: list[int] = []
+
+    def stop(*arguments: Any) -> None:
+        calls.append(0)
+        if step != "_remove_unlisted" or len(calls) > 1:  # the first one is before the change
+            raise KeyboardInterrupt
+        original(*arguments)
+
+    monkeypatch.setattr(module, step, stop)
+    with pytest.raises(KeyboardInterrupt):
+        add(store, {"b": "x y", "c": "z"})
+    monkeypatch.setattr(module, step, original)
+    expected = {"a": "a b", "b": "c d"}
+    assert {hit.where: hit.text for hit in reader.search("a")[0]} == expected
+    if step == "_remove_unlisted":
+        expected = {"a": "a b", "b": "x y", "c": "z"}
+    reopened_store = VectorStore.open(model, tmp_path)
+    assert {hit.where: hit.text for hit in reopened_store.search("a")[0]} == expected
+    add(reopened_store, {"d": "e"})
+    reader.refresh()
+    assert {hit.where: hit.text for hit in reader.search("a")[0]} == {**expected, "d": "e"}
+    listed = {one["name"] for one in reader._manifest["segments"]}
+    assert {path.name for path in tmp_path.glob("*segment*")} == listed
+
+
+def test_store_has_one_writer_one_model_and_one_quantization(model: Model, tmp_path: Path) -> None:
+    store = VectorStore.open(model, tmp_path, quantization="int8")
+    add(store, TEXTS)
+    assert is_store(tmp_path)
+    with locked_output(tmp_path, kind="directory"), pytest.raises(OutputError, match="written by"):
+        store.delete(["id1"])
+    with pytest.raises(DataError, match="has vectors of another model"):
+        VectorStore.open(Model.fresh(CONFIG, TOKENIZER, seed=1), tmp_path)
+    with pytest.raises(SettingsError, match=r"quantization=binary: the store .* has int8"):
+        VectorStore.open(model, tmp_path, quantization="binary")
+    with pytest.raises(DataError, match="the text with the id 'x' is blank"):
+        store.add([" "], ["x"])
+    with pytest.raises(DataError, match="an id occurs twice"):
+        store.add(["a", "b"], ["x", "x"])
+    with pytest.raises(DataError, match="1 texts, but 2 ids"):
+        store.add(["a"], ["x", "y"])
+    (tmp_path / "store.json").write_text(
+        (tmp_path / "store.json").read_text().replace("int8", "none")
+    )
+    with pytest.raises(DataError, match=r"store\.json: is damaged"):
+        VectorStore.open(model, tmp_path)
