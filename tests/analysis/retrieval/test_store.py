@@ -91,7 +91,7 @@ def test_signs_choose_candidates_whose_scores_are_exact(model: Model, tmp_path: 
         for hit in hits:
             assert hit.score == pytest.approx(cosines[names.index(hit.where)], abs=1e-5)
         distances = ((vectors > 0) != (vector > 0)).sum(1)
-        nearest = sorted(distances)[: module.RESCORED * 5][-1]
+        nearest = sorted(distances)[: module.RESCORING_FACTOR * 5][-1]
         assert all(distances[names.index(hit.where)] <= nearest for hit in hits)
     assert np.load(next(tmp_path.glob("*/codes.npy"))).shape == (40, CONFIG.hidden_size // 8)
 

@@ -51,7 +51,7 @@ Quantization: TypeAlias = Literal["none", "int8", "binary"]
 """How vectors are compared at first: as they are, as 8-bit integers, or by their signs."""
 
 FORMAT_VERSION = 1
-RESCORED = 4
+RESCORING_FACTOR = 4
 """With quantized vectors, so many times the texts asked for are compared exactly."""
 
 _CHUNK = 65536
@@ -218,7 +218,7 @@ class VectorStore(TextIndex):
             return
         vectors: Any = self.model.embed(texts, **vector_settings(self.model), **self._engine)
         with self._lock():
-            segments = self._without(set(ids))
+            segments = self._entries_without(set(ids))
             self._commit([*segments, self._write_segment(texts, ids, vectors)])
 
     def delete(self, ids: Iterable[str]) -> int:
@@ -229,7 +229,7 @@ class VectorStore(TextIndex):
         """
         with self._lock():
             count = len(self)
-            self._commit(self._without(set(ids)))
+            self._commit(self._entries_without(set(ids)))
             return count - len(self)
 
     def compact(self) -> None:
@@ -283,7 +283,7 @@ class VectorStore(TextIndex):
         if codes is None:
             order = np.argsort(-scores, axis=1, kind="stable")[:, :count]
             return np.take_along_axis(scores, order, 1), order
-        depth = min(RESCORED * count, num_rows)
+        depth = min(RESCORING_FACTOR * count, num_rows)
         rows = np.argpartition(-scores, depth - 1, axis=1)[:, :depth]
         is_there = np.take_along_axis(scores, rows, 1) > -np.inf
         exact = np.stack(
@@ -309,7 +309,7 @@ class VectorStore(TextIndex):
             _remove_unlisted(self.directory, self._manifest)
             yield
 
-    def _without(self, ids: set[str]) -> list[dict[str, Any]]:
+    def _entries_without(self, ids: set[str]) -> list[dict[str, Any]]:
         """The segments of the manifest, without the texts with these ids."""
         entries = []
         for one in self._segments:
@@ -323,15 +323,15 @@ class VectorStore(TextIndex):
         self, texts: Sequence[str], ids: Sequence[str], vectors: NDArray[np.float32]
     ) -> dict[str, Any]:
         name = f"segment-{self._manifest['next_segment']:06}"
-        encoded = [text.encode() for text in texts]
+        contents = [text.encode() for text in texts]
         with new_directory(self.directory / name) as new:
             arrays: dict[str, Any] = {"vectors": np.ascontiguousarray(vectors, "<f4")}
-            arrays["ends"] = np.cumsum([len(text) for text in encoded], dtype=np.int64)
+            arrays["ends"] = np.cumsum([len(text) for text in contents], dtype=np.int64)
             if self.quantization != "none":
                 arrays["codes"] = quantize_vectors(vectors, self.quantization)
             for key, array in arrays.items():
                 np.save(new / f"{key}.npy", array)
-            write_file(new / "texts.bin", b"".join(encoded))
+            write_file(new / "texts.bin", b"".join(contents))
             write_file(new / "ids.json", json.dumps(list(ids)))
         return {"name": name, "deleted_rows": []}
 
