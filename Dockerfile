@@ -23,7 +23,11 @@ ENV PATH=/venv/bin:$PATH PYTHONDONTWRITEBYTECODE=1 HOME=/dev/shm TMPDIR=/dev/shm
     HF_HOME=/dev/shm/huggingface
 USER 65534
 EXPOSE 8080
+# Of the port and the protocol that the variables of `serve` set.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s CMD ["python", "-c", \
-  "import urllib.request as r; r.urlopen('http://127.0.0.1:8080/health', timeout=2)"]
+  "import os, ssl, urllib.request as r; v = os.environ.get; \
+tls = bool(v('BERTWORKS_SERVE_TLS_KEY')); \
+url = f'http{\"s\" * tls}://127.0.0.1:{v(\"BERTWORKS_SERVE_PORT\") or 8080}/health'; \
+r.urlopen(url, timeout=2, context=ssl._create_unverified_context() if tls else None)"]
 ENTRYPOINT ["bertworks", "serve", "--host", "0.0.0.0"]
 CMD ["--help"]

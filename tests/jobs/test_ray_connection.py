@@ -38,13 +38,13 @@ class StandIn(ModuleType):
     def __init__(self, fault: Exception | None = None, head: str = "") -> None:
         super().__init__("ray")
         self.modes: list[str | None] = []
-        self.canceled: list[Any] = []
+        self.cancellations: list[Any] = []
         self._fault = fault
         self.exceptions = SimpleNamespace(
             RayError=RayError, GetTimeoutError=GetTimeoutError, RayTaskError=RayError
         )
         self.is_initialized = lambda: False
-        self.put = self.cancel = self.canceled.append
+        self.put = self.cancel = self.cancellations.append
         self.cluster_resources: Callable[[], dict[str, float]] = lambda: {"CPU": 1.0}
         task = SimpleNamespace(remote=lambda *_: "task")
         self.remote = lambda _: SimpleNamespace(options=lambda **_: task)
@@ -114,4 +114,4 @@ def test_a_head_that_is_lost_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
         ray = StandIn(head=f"127.0.0.1:{unused_socket.getsockname()[1]}")
         with pytest.raises(BertworksError, match="ray: the connection to Ray is lost"):
             run(ray, monkeypatch, 3)
-    assert "task" not in ray.canceled, "a call would start another cluster"
+    assert "task" not in ray.cancellations, "a call would start another cluster"

@@ -23,6 +23,7 @@ import pytest
 from bertworks.errors import SettingsError
 from bertworks.serving.client import Client
 from bertworks.serving.client_base import ServerError
+from tests.serving.test_production_pages import run_health_check
 
 pytestmark = [
     pytest.mark.long,
@@ -168,6 +169,12 @@ def test_reload_that_fails_keeps_all(server: ServerProcess, tmp_path: Path, what
     bad_file.write_bytes(good)
     (server.folder / "keys").write_bytes(keys)
     assert server.hang_up()["event"] == "reloaded"
+
+
+def test_health_check_of_the_image_knows_tls(server: ServerProcess) -> None:
+    port = server.url.rpartition(":")[2]
+    assert run_health_check(BERTWORKS_SERVE_PORT=port, BERTWORKS_SERVE_TLS_KEY="key.pem") == 0
+    assert run_health_check(BERTWORKS_SERVE_PORT=port) == 1
 
 
 def test_client_trusts_only_the_given_certificate(server: ServerProcess, tmp_path: Path) -> None:
