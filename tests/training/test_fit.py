@@ -183,6 +183,20 @@ def test_a_broken_run_ends_as_an_unbroken_one(tmp_path: Path, name: str, workers
     assert torch.rand(1).item() >= 0  # the generator still works
 
 
+def test_run_that_stopped_before_its_first_checkpoint_begins_again(tmp_path: Path) -> None:
+    """Without the lines that the first session wrote."""
+    settings = SETTINGS.with_values(log_every=1, checkpoint_every=100)
+    whole, _ = train(tmp_path / "whole", settings)
+    phases = [Phase(StoppingSource(1, 2), 14, "short"), PHASES[1]]
+    with pytest.raises(StopError):
+        train(tmp_path / "run", settings, phases=phases)
+    assert journal(tmp_path / "run")
+    again, result = train(tmp_path / "run", settings)
+    assert result.resumed_step is None
+    assert torch.equal(weights(whole), weights(again))
+    assert journal(tmp_path / "whole") == journal(tmp_path / "run")
+
+
 def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
     first, _ = train(tmp_path / "run", evaluate=measure)
     first_journal = journal(tmp_path / "run")
