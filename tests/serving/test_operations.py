@@ -33,7 +33,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import bertworks as bw
 from bertworks.cli.verb_settings import split_settings
 from bertworks.errors import SettingsError
-from bertworks.serving import connections
+from bertworks.serving import connections, loaded_model
 from bertworks.serving.app import DIALECTS, EXAMPLES
 from bertworks.serving.fair_yield import FairYield
 from bertworks.serving.models import Models, parse_sources
@@ -679,6 +679,54 @@ def test_each_route_refuses_a_field_that_it_does_not_know(server: Running) -> No
             assert ("some_pooling: no such field" in answer.text) == is_refused, (path, value)
             if is_refused:
                 assert answer.status_code == (400 if path.startswith(OPENAI) else 422), path
+
+
+_PAIRS = [["the door", "a river"]]
+MANY: dict[str, tuple[str, str, list[Any]]] = {
+    **dict.fromkeys(("/embed", "/embed_all", "/tokenize"), ("encoder", "inputs", ["a"])),
+    **dict.fromkeys(("/v1/embeddings", "/embeddings"), ("encoder", "input", ["a"])),
+    "/encode": ("encoder", "texts", ["a"]),
+    "/decode": ("encoder", "ids", [[5, 6]]),
+    **dict.fromkeys(("/predict", "/classify"), ("classifier", "inputs", [["a"]])),
+    "/rerank": ("reranker", "texts", ["a"]),
+    **dict.fromkeys(("/v1/rerank", "/v2/rerank"), ("reranker", "documents", ["a"])),
+    "/fill-mask": ("pretrained", "inputs", ["the [MASK]"]),
+    "/next-sentence": ("pretrained", "inputs", _PAIRS),
+    "/generate": ("causal", "inputs", ["a"]),
+    "/tag": ("tagger", "inputs", ["a"]),
+    "/answer": ("answering", "inputs", [{"question": "a", "context": "the door"}]),
+    "/predict-rows": ("classifier", "rows", [{"text": "a"}]),
+}
+
+
+def test_each_route_limits_the_texts_of_a_request(directories, start) -> None:
+    apart = {"/embed_sparse", "/similarity", *(path for path in EXAMPLES if "explore" in path)}
+    assert MANY.keys() == EXAMPLES.keys() - apart
+    with start(directories, ServeSettings(lazy=True, max_texts=2)) as server:
+        for path, (model, field, items) in MANY.items():
+            more = {"query": "a"} if path.endswith("rerank") else {}
+            answers = [
+                server.post(path, {"model": model, field: items * count, **more})
+                for count in (2, 3)
+            ]
+            assert answers[0].status_code == 200, (path, answers[0].text)
+            assert answers[1].status_code == (400 if path.startswith(OPENAI) else 413), path
+            assert f"{field}: 3 texts, but at most 2" in answers[1].text, (path, answers[1].text)
+        # A candidate of two pieces is predicted in a text of its own.
+        body = {"model": "pretrained", "inputs": ["the [MASK]"] * 2}
+        assert server.post("/fill-mask", {**body, "candidates": ["door"]}).status_code == 200
+        answer = server.post("/fill-mask", {**body, "candidates": ["door", "unopen"]})
+        assert (answer.status_code, "inputs: 4 texts" in answer.text) == (413, True), answer.text
+
+
+def test_runners_of_a_model_are_no_more_than_their_limit(directories) -> None:
+    """Requests may choose any settings; each choice has a runner, which holds memory."""
+    model = Models({"m": directories["encoder"]}, device="cpu").get("m")
+    lengths = range(3, 11 + loaded_model._MAX_RUNNERS)
+    runners = [model.get_embed_runner(max_seq_length=length) for length in lengths]
+    assert len(model._runners) == loaded_model._MAX_RUNNERS
+    assert model.get_embed_runner(max_seq_length=lengths[-1]) is runners[-1]
+    assert model.get_embed_runner(max_seq_length=lengths[0]) is not runners[0]
 
 
 @pytest.mark.parametrize(
