@@ -3,8 +3,9 @@
        compare_kernels SEED SHAPES
 
    Prints the largest difference of each instruction set and precision, relative to the largest
-   number; and checks that a sequence alone and more threads change no bit. `build_native.link`
-   compiles it with the kernels, for this machine or another. */
+   number, and that of linear maps from float64; and checks that a sequence or a vector alone and more
+   threads change no bit. `build_native.link` compiles it with the kernels, for this machine or
+   another. */
 
 #include "native.h"
 
@@ -20,6 +21,7 @@ pack_fn bertworks_pack;
 embeddings_fn bertworks_embeddings;
 means_fn bertworks_means, bertworks_means_fp32;
 function_fn bertworks_function;
+linear_fn bertworks_linear;
 
 static uint64_t state;
 
@@ -213,6 +215,40 @@ static void compare(int precision) {
     free(expected);
 }
 
+/* Linear maps of heads: beside float64, with more threads, and of a vector alone. */
+static float compare_linear(void) {
+    /* Every fourth map is large enough for more than one thread. */
+    int64_t rows = whole(1, 9), inputs = whole(1, 130), outputs = whole(1, 70);
+    if (!whole(0, 3)) inputs += 512, outputs += 128;
+    float *x = normals(rows * inputs, 1, 0), *bias = normals(outputs, 1, 0);
+    float *weight = normals(inputs * outputs, 1 / sqrtf((float)inputs), 0);
+    const float *given_bias = whole(0, 1) ? bias : NULL;
+    float *result = allocate(rows * outputs * 4), *other = allocate(rows * outputs * 4), error = 0;
+    bertworks_linear(x, weight, given_bias, rows, inputs, outputs, result, 1);
+    for (int64_t at = 0; at < rows * outputs; at++) {
+        double sum = given_bias ? bias[at % outputs] : 0;
+        for (int64_t in = 0; in < inputs; in++)
+            sum += (double)x[at / outputs * inputs + in] * weight[at % outputs * inputs + in];
+        error = fmaxf(error, (float)fabs(result[at] - sum));
+        if (isnan(result[at])) is_wrong = 1;
+    }
+    bertworks_linear(x, weight, given_bias, rows, inputs, outputs, other, 3);
+    int is_same = !memcmp(result, other, (size_t)(rows * outputs) * 4);
+    int64_t last = rows - 1;
+    bertworks_linear(x + last * inputs, weight, given_bias, 1, inputs, outputs, other, 1);
+    is_same &= !memcmp(result + last * outputs, other, (size_t)outputs * 4);
+    if (!is_same || !(error < 1e-5f)) {
+        printf("linear map of %d vectors: %s\n", (int)rows, is_same ? "wrong" : "bits differ");
+        is_wrong = 1;
+    }
+    free(x);
+    free(bias);
+    free(weight);
+    free(result);
+    free(other);
+    return error;
+}
+
 /* The largest error of GELU, its tanh form and 2 to the power of x, in units of 2⁻²⁴. */
 static void compare_functions(int64_t isa) {
     enum { COUNT = 1 << 16 };
@@ -246,6 +282,9 @@ int main(int count, char **arguments) {
         printf("%-12s", bertworks_isa(isa));
         for (int precision = 0; precision < 4; precision++)
             printf("  %s %.2g", precisions[precision], worst[isa][precision]);
+        float error = 0;
+        for (int map = 0; map < 40; map++) error = fmaxf(error, compare_linear());
+        printf("  linear %.2g", error);
         compare_functions(isa);
     }
     return is_wrong;
