@@ -40,6 +40,7 @@ BASES: dict[str, Words] = {
     "tokenize": ("MODEL", "a"),
     "inspect": ("MODEL",),
     "settings": ("embed",),
+    "index": ("MODEL", "STORE", "--add", "ROWS", *CPU),
     "report-environment": (),
 }
 """The arguments of verbs without an output."""
@@ -49,7 +50,7 @@ LONG = {"demo", "lab", "serve", "glue", "ablate", "pretrain", "finetune"}
 def base(verb: str, world: World, out: Path) -> list[str]:
     """A valid and short command line of a verb."""
     if verb in BASES:
-        named = {"MODEL": world.pretrained, "ROWS": world.dev}
+        named = {"MODEL": world.pretrained, "ROWS": world.dev, "STORE": out}
         return [verb, *(str(named.get(str(word), word)) for word in BASES[verb])]
     return list(map(str, VERBS[verb][2](world, out)))
 

@@ -157,3 +157,19 @@ def test_questions_are_answered_from_a_file(texts: Path) -> None:
     assert len(scores) == 3
     assert scores == sorted(scores, reverse=True)
     assert "no answer" in succeeds(words[0], "zzz", *words[2:]).stdout
+
+
+def test_store_takes_texts_and_is_searched(world: World, tmp_path: Path) -> None:
+    file, ids, store = tmp_path / "rows.jsonl", tmp_path / "ids.txt", tmp_path / "store"
+    rows = [{"id": at, "text": f"the {noun}"} for at, noun in enumerate(("door", "river", "sea"))]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    words = ("index", world.pretrained, store, *CPU, "--json")
+    added = succeeds(*words, "--add", file, "--ids", "id", "--column", "text").stdout
+    assert json.loads(added) == {"added": 3, "deleted": 0, "texts": 3}
+    ids.write_text("1\nunknown\n")
+    deleted = succeeds(*words, "--delete", ids).stdout
+    assert json.loads(deleted) == {"added": 0, "deleted": 1, "texts": 2}
+    result = succeeds("search", world.pretrained, store, "the sea", *CPU, "--json").stdout
+    assert [hit["where"] for hit in json.loads(result)["hits"]] == ["2", "0"]
+    fails(*words, "--ids", "id", says="--ids needs --add FILE", status=2)
+    fails(*words, "--delete", "absent", says="no such file")

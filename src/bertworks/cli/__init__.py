@@ -28,7 +28,7 @@ MODULES = {
     "language_modelling": ("fill-mask", "next-sentence", "generate"),
     "planning": ("estimate", "settings", "report-environment"),
     "prediction": ("predict", "explain"),
-    "search": ("neighbours", "search", "answer", "mine"),
+    "search": ("neighbours", "search", "answer", "index", "mine"),
     "serve": ("serve",),
     "training": ("pretrain", "finetune"),
     "vectors": ("embed", "features"),

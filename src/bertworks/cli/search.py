@@ -1,4 +1,4 @@
-"""Find near texts or words: `neighbours`, `search`, `answer`, `mine`."""
+"""Find near texts or words: `neighbours`, `search`, `answer`, `index`, `mine`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .devices import EngineOption, ModelWorkers
 from .display import Display, JsonDisplay
 from .models import BM25, AdaptedModel, ModelSource, use_each
 from .options import Overwrite, SettingsOption, SettingsWords, TopK
-from .outputs import output
+from .outputs import check_present, output
 from .texts import Column, lines_of, require_text
 
 if TYPE_CHECKING:
@@ -269,6 +269,70 @@ def _show_answers(display: Display, answers: list[CorpusAnswer], corpus: str) ->
     ]
     columns = ("answer", "score", "passage", "line", "text")
     display.table(columns, rows, right=("score", "passage", "line"), truncate="text")
+
+
+@verb(
+    "index",
+    "bertworks index mini-sentences store --add passages.jsonl --column text --ids id",
+    "bertworks index mini-sentences store --delete old.txt",
+)
+def index(
+    ctx: typer.Context,
+    model: AdaptedModel,
+    store: Path,
+    *,
+    add: str | None = None,
+    ids: str | None = None,
+    delete: str | None = None,
+    column: Column = None,
+    quantization: Literal["none", "int8", "binary"] | None = None,
+    compact: bool = False,
+    settings: SettingsOption,
+    engine: EngineOption,
+    display: JsonDisplay,
+) -> None:
+    """Add texts to a store that search and answer read, or delete some.
+
+    A change is whole or absent, also after an interruption; the same command completes it. A text
+    replaces the earlier one with its id.
+
+    Args:
+        store (STORE): Directory of the texts and vectors; created if absent.
+        add (FILE): Texts to add: .txt with one text per line, or a table.
+        ids (NAME): Column of their ids; the place of a text in its file if omitted.
+        delete (FILE): Ids to delete, one on each line.
+        quantization: Of a new store: compare 8-bit or binary codes first.
+        compact: Remove what was deleted from the disk.
+    """
+    if ids is not None and add is None:
+        ctx.fail("--ids needs --add FILE.")
+    check_present([add, delete])
+
+    def change(loaded_model: Any) -> tuple[int, int, int]:
+        from ..analysis.retrieval.store import VectorStore, read_rows_to_add
+        from ..data.settings import TableOptions
+        from ..data.text_inputs import read_texts
+
+        options, engine_settings = TableOptions.split(settings)
+        text_store = VectorStore.open(
+            loaded_model, store, quantization=quantization, **engine_settings
+        )
+        num_added = num_deleted = 0
+        if delete is not None:
+            names = [text.strip() for _, text in read_texts(delete, format="text")]
+            num_deleted = text_store.delete(names)
+        if add is not None:
+            names, texts = read_rows_to_add(add, column, ids, **options)
+            text_store.add(texts, names)
+            num_added = len(texts)
+        if compact:
+            text_store.compact()
+        return num_added, num_deleted, len(text_store)
+
+    num_added, num_deleted, total = model.use(change, engine)
+    display.json({"added": num_added, "deleted": num_deleted, "texts": total})
+    facts = {"added": f"{num_added:,}", "deleted": f"{num_deleted:,}", "texts": f"{total:,}"}
+    display.facts({**facts, "store": store})
 
 
 @verb(

@@ -6,7 +6,8 @@ VERBS = (
     *("demo", "vocab", "prepare", "pretrain", "finetune", "glue", "probe", "ablate", "lab"),
     *("evaluate", "score", "check-labels", "predict", "fill-mask", "next-sentence", "generate"),
     "explain",
-    *("embed", "features", "search", "answer", "mine", "neighbours", "serve", "estimate", "merge"),
+    *("embed", "features", "search", "answer", "index", "mine", "neighbours", "serve", "estimate"),
+    "merge",
     *("tokenize", "inspect", "convert", "quantize", "distil", "add-tokens", "shrink", "extend"),
     *("settings", "report-environment"),
 )
@@ -39,6 +40,7 @@ VERB_SETTINGS: dict[str, tuple[str, ...]] = {
     "features": ("inference.settings:FeatureSettings", _TABLE),
     "search": (_ENGINE, _TABLE),
     "answer": (_ENGINE, _TABLE),
+    "index": (_ENGINE, _TABLE),
     "mine": ("analysis.retrieval.settings:MineSettings", _ENGINE, _TABLE),
     "serve": ("serving.settings:ServeSettings",),
     "distil": ("convert.static_settings:DistilSettings", _TABLE),

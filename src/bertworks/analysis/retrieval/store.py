@@ -27,10 +27,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from ...data.rows import text_of
+from ...data.tables import Table
+from ...data.text_inputs import read_texts
 from ...errors import DataError, SettingsError
 from ...inference.settings import EngineSettings
 from ...inference.similarity import is_sparse
-from ...settings.keywords import EngineKeywords
+from ...settings.keywords import EngineKeywords, TableKeywords
 from ...utils.atomic_writes import write_file, writing
 from ...utils.directories import new_directory
 from ...utils.json_files import (
@@ -342,6 +345,33 @@ class VectorStore(TextIndex):
         _write_manifest(self.directory, content)
         self.refresh()
         _remove_unlisted(self.directory, self._manifest)
+
+
+def read_rows_to_add(
+    data: Table, column: str | None, id_column: str | None, **options: Unpack[TableKeywords]
+) -> tuple[list[str], list[str]]:
+    """Return the ids and the texts of a table, without blank texts.
+
+    Args:
+        column: the column of texts; detected if omitted.
+        id_column: the column of ids; the places of the texts if omitted.
+
+    Raises:
+        DataError: a column is missing, or an id is neither a text nor a whole number.
+    """
+    texts = read_texts(data, column=column, **options).without_blank()
+    if id_column is None:
+        pairs = list(texts)
+        return [place for place, _ in pairs], [text for _, text in pairs]
+    id_column = texts.rows.column(id_column)
+    ids, contents = [], []
+    for row in texts.rows:
+        name = row.values.get(id_column)
+        if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
+            raise DataError(f"the column {id_column!r} has no id", where=row.where)
+        ids.append(str(name))
+        contents.append(text_of(row.values, texts.column, row.where))
+    return ids, contents
 
 
 def quantize_vectors(vectors: NDArray[np.float32], quantization: Quantization) -> NDArray[Any]:
