@@ -1,0 +1,214 @@
+"""Estimators of texts in the manner of scikit-learn, for pipelines, searches and cross-validation.
+
+    TextEncoder ─► vectors      TextClassifier, TextRegressor: `finetune`, then `predict`
+
+X is a sequence of texts, or an array or table with one column of them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import import_optional
+from .loading import load
+
+_base: Any = import_optional("sklearn.base", "metrics", "bertworks.sklearn")
+_validation: Any = import_optional("sklearn.utils.validation", "metrics", "bertworks.sklearn")
+
+
+class _TextEstimator(_base.BaseEstimator):  # type: ignore[misc]
+    """Reads X, and tells scikit-learn that it is texts."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string, tags.input_tags.two_d_array = True, False
+        tags.input_tags.one_d_array = True
+        return tags
+
+    @staticmethod
+    def _read_texts(texts: Any) -> list[str]:
+        """Return X as a list of texts.
+
+        Raises:
+            ValueError: X holds anything else, or is empty.
+        """
+        if isinstance(texts, str):
+            raise ValueError("X is one text: give a list of texts")
+        values = np.asarray(texts, dtype=object)
+        if values.ndim == 2 and values.shape[1] == 1:
+            values = values[:, 0]
+        rows: list[str] = values.tolist()
+        if values.ndim != 1 or not all(isinstance(row, str) for row in rows):
+            raise ValueError("X must be a sequence of texts, or an array with one column of them")
+        if not rows:
+            raise ValueError("X has no texts")
+        return rows
+
+
+class TextEncoder(_base.TransformerMixin, _TextEstimator):  # type: ignore[misc]
+    """Transforms texts into vectors, as `Model.embed`; nothing is trained.
+
+    Args:
+        model: a directory, or a name on the hub.
+        device: "auto", "cpu", "cuda", ….
+        settings: settings of `embed`, such as `{"pooling": "cls"}`.
+
+    Attributes:
+        model_: the loaded model.
+    """
+
+    def __init__(
+        self,
+        model: str = "mini-sentences",
+        *,
+        device: str = "auto",
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.model, self.device, self.settings = model, device, settings
+
+    def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002, N803
+        """Load the model.
+
+        Raises:
+            ValueError: X is not texts.
+            CheckpointError: there is no such model, or it is damaged.
+        """
+        self._read_texts(X)
+        self.model_ = load(self.model, device=self.device)
+        return self
+
+    def transform(self, X: Any) -> NDArray[np.float32]:  # noqa: N803
+        """Return vectors `[texts, width]`."""
+        _validation.check_is_fitted(self)
+        vectors: NDArray[np.float32] = self.model_.embed(
+            self._read_texts(X), **dict(self.settings or {})
+        )
+        return vectors
+
+
+class _FinetunedEstimator(_TextEstimator):
+    """Fine-tunes a model for a task.
+
+    Args:
+        model: a directory, or a name on the hub.
+        epochs, learning_rate, batch_size, max_seq_length: as in `finetune`; its defaults if None.
+        seed: of everything random.
+        device: "auto", "cpu", "cuda", ….
+        directory: the run directory, replaced by each `fit`; a temporary one if None.
+        settings: other settings of `finetune`, by name, and `dev`.
+
+    Attributes:
+        model_: the trained model.
+    """
+
+    _task: ClassVar[str]
+    _task_settings: ClassVar[Mapping[str, Any]] = {}
+
+    def __init__(
+        self,
+        model: str = "mini",
+        *,
+        epochs: float | None = None,
+        learning_rate: float | None = None,
+        batch_size: int | None = None,
+        max_seq_length: int | None = None,
+        seed: int = 0,
+        device: str = "auto",
+        directory: str | Path | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.model, self.epochs, self.learning_rate = model, epochs, learning_rate
+        self.batch_size, self.max_seq_length, self.seed = batch_size, max_seq_length, seed
+        self.device, self.directory, self.settings = device, directory, settings
+
+    def _finetune(self, texts: list[str], labels: Sequence[Any]) -> None:
+        from .training.finetune import finetune
+
+        names = ("epochs", "learning_rate", "batch_size", "max_seq_length", "seed")
+        values = {name: getattr(self, name) for name in names}
+        settings = {name: value for name, value in values.items() if value is not None}
+        columns = {"text_column": "text", "label_column": "label"}
+        rows = [{"text": text, "label": label} for text, label in zip(texts, labels, strict=True)]
+        with ExitStack() as stack:
+            folder = self.directory or stack.enter_context(tempfile.TemporaryDirectory())
+            result = finetune(
+                self.model,
+                self._task,
+                train=rows,
+                out=Path(folder) / "run" if self.directory is None else folder,
+                device=self.device,
+                overwrite=True,
+                **{**columns, **self._task_settings, **settings, **dict(self.settings or {})},
+            )
+        self.model_ = result.model
+
+    def _predictions(self, texts: Any) -> list[dict[str, Any]]:
+        _validation.check_is_fitted(self)
+        predictions: list[dict[str, Any]] = self.model_.predict(self._read_texts(texts))
+        return predictions
+
+
+class TextClassifier(_base.ClassifierMixin, _FinetunedEstimator):  # type: ignore[misc]
+    """A classifier of texts, as `finetune classification`; see `_FinetunedEstimator`.
+
+    Attributes:
+        classes_: the values of y, sorted.
+    """
+
+    _task = "classification"
+    _task_settings: ClassVar[Mapping[str, Any]] = {"no_label": ""}  # each value of y is a class
+
+    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
+        """Fine-tune on texts and their classes.
+
+        Raises:
+            ValueError: X is not texts, y has another length, or fewer than two classes.
+        """
+        texts, labels = self._read_texts(X), _validation.column_or_1d(y, warn=True)
+        _validation.check_consistent_length(texts, labels)
+        self.classes_, indices = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError("y has one class: a classifier needs two")
+        self._finetune(texts, [f"class {index}" for index in indices])
+        return self
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
+        """Return probabilities `[texts, classes]`, in the order of `classes_`."""
+        predictions = self._predictions(X)
+        names = [f"class {index}" for index in range(len(self.classes_))]
+        return np.array([[one["probabilities"][name] for name in names] for one in predictions])
+
+    def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
+        """Return the most probable class of each text."""
+        best = self.predict_proba(X).argmax(1)
+        classes: NDArray[Any] = self.classes_[best]
+        return classes
+
+
+class TextRegressor(_base.RegressorMixin, _FinetunedEstimator):  # type: ignore[misc]
+    """A regressor of texts, as `finetune regression`; see `_FinetunedEstimator`."""
+
+    _task = "regression"
+
+    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
+        """Fine-tune on texts and their values.
+
+        Raises:
+            ValueError: X is not texts, y has another length, or is not numbers.
+        """
+        texts = self._read_texts(X)
+        values = _validation.column_or_1d(y, warn=True, dtype=np.float64)
+        _validation.check_consistent_length(texts, values)
+        self._finetune(texts, values.tolist())
+        return self
+
+    def predict(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
+        """Return the value of each text."""
+        return np.array([one["value"] for one in self._predictions(X)])
