@@ -49,7 +49,7 @@ def run(block: str, models: dict[str, Path]) -> Any:
 
 @pytest.mark.filterwarnings("ignore")  # of the others
 @pytest.mark.parametrize("section", PAIRS)
-def test_both_programs_have_the_same_result(section: str, models: dict[str, Path]) -> None:
+def test_blocks_of_a_section_have_the_same_result(section: str, models: dict[str, Path]) -> None:
     theirs, ours = (run(block, models) for block in PAIRS[section])
     assert ours == pytest.approx(theirs, abs=1e-5)
 
