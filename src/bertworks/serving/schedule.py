@@ -187,12 +187,12 @@ class Schedule:
         self._tokens = self._virtual_time = self._num_client_queues = 0
         self.num_untokenised_rows = self.ready_tokens = 0
         self._rate = 0.0
-        self._shared_until = -math.inf
+        self._sharing_end_time = -math.inf
 
     @property
     def batch_limit(self) -> int:
         """The most tokens of the next batch: fewer while several clients send requests."""
-        if self._clock() >= self._shared_until or not self._rate:
+        if self._clock() >= self._sharing_end_time or not self._rate:
             return self.batch_tokens
         tokens = int(self._rate * _SHARED_BATCH_SECONDS)
         return max(self.batch_tokens // _MIN_SHARE, min(tokens, self.batch_tokens))
@@ -211,7 +211,7 @@ class Schedule:
         self._check_room(ticket.reserved_tokens)
         ticket.client_queue = self._client_queues[ticket.client] = queue
         if len(self._client_queues) > 1:
-            self._shared_until = self._clock() + _SHARED_SECONDS
+            self._sharing_end_time = self._clock() + _SHARED_SECONDS
         queue.requests += 1
         self._tokens += ticket.reserved_tokens
         self.num_untokenised_rows += len(ticket.items)
