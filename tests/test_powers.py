@@ -29,7 +29,7 @@ def public(kind: type) -> set[str]:
     return {name for name in dir(kind) if not name.startswith("_")}
 
 
-def test_commands_of_the_table_exist() -> None:
+def test_named_commands_are_there() -> None:
     assert column(1) <= {*get_command(app).commands}  # type: ignore[attr-defined]
 
 
@@ -42,7 +42,7 @@ def test_methods_of_clients_are_all_there(client: type) -> None:
     assert column(3) == public(client) - {"close", "aclose"}
 
 
-def test_routes_of_the_table_exist() -> None:
+def test_named_routes_are_there() -> None:
     sources = "".join(file.read_text(encoding="utf-8") for file in SOURCES.glob("*.py"))
     routes = set(re.findall(r'"(/[a-z0-9_/-]+)"', sources)) | {"/"}
     assert column(4) <= routes and len(column(4)) > 15
