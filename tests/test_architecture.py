@@ -29,7 +29,7 @@ def _subpackages_of_page() -> list[str]:
 
 def test_top_of_the_package_has_few_subpackages() -> None:
     assert len(FOLDERS) <= 20, sorted(FOLDERS)
-    assert len(MODULES) <= 7, sorted(MODULES)
+    assert len(MODULES) <= 8, sorted(MODULES)  # `bertworks.sklearn` is public
 
 
 def test_lint_checks_every_subpackage() -> None:

@@ -191,7 +191,8 @@ def estimate(
         target = Machine("here", {name: peak}, 0, rate / peak)
     else:
         rate = target.peak["fp32" if computes_in is None else "bf16"] * target.share * devices
-        rate *= flops / computed_flops  # devices wait for the one with the most sequences
+        if computed_flops:  # of an encoder; devices wait for the one with the most sequences
+            rate *= flops / computed_flops
     memory = {
         "weights": 4 * parameters,
         # Several processes exchange gradients through buffers of the same size.

@@ -81,7 +81,7 @@ def is_beir_folder(path: str) -> bool:
     "bertworks evaluate runs/tickets --data dev.tsv --report errors.html",
     "bertworks evaluate runs/tickets --data may.tsv --data june.tsv --workers 2",
     "bertworks evaluate runs/tiny --data prepared max_seq_length=512",
-    "bertworks evaluate mini-sentences --data scifact --with bm25 --rerank runs/relevance",
+    "bertworks evaluate mini-sentences --data scifact --with bm25",
 )
 def evaluate(
     ctx: typer.Context,
@@ -145,7 +145,7 @@ def evaluate(
     "bertworks score answering --data dev-v2.0.json --predictions answers.json",
     "bertworks score tagging --data predicted.conll --report errors.html",
     "bertworks score classification --data predicted.tsv",
-    "bertworks score retrieval --data qrels/test.tsv --predictions system.run metrics=ndcg@10",
+    "bertworks score retrieval --data qrels/test.tsv --predictions system.run",
 )
 def score(
     task: literals.ScoredTask,
@@ -280,8 +280,8 @@ def probe(
 
 @verb(
     "check-labels",
-    "bertworks check-labels --model mini-sentences --data tickets.tsv --report labels.html",
-    "bertworks check-labels --model mini-sentences --data tickets.tsv --out checked.tsv folds=10",
+    "bertworks check-labels --model MODEL --data tickets.tsv --report labels.html",
+    "bertworks check-labels --model MODEL --data tickets.tsv --out checked.tsv",
 )
 def check_labels(
     *,

@@ -182,7 +182,7 @@ def search(
     "answer",
     'bertworks answer "Who wrote it?" --corpus passages.txt --reader runs/squad',
     'bertworks answer "Who wrote it?" --corpus wiki.parquet --column passage \\\n'
-    "      --retriever mini-sentences --index wiki.index --reader runs/squad --passages 20",
+    "      --retriever mini-sentences --index wiki.index --reader runs/squad",
 )
 def answer(
     questions: list[str],
@@ -273,7 +273,7 @@ def _show_answers(display: Display, answers: list[CorpusAnswer], corpus: str) ->
 
 @verb(
     "index",
-    "bertworks index mini-sentences store --add passages.jsonl --column text --ids id",
+    "bertworks index mini-sentences store --add passages.jsonl --ids id",
     "bertworks index mini-sentences store --delete old.txt",
 )
 def index(
