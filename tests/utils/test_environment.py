@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from bertworks.cli import app
+from bertworks.cli.application import list_variables
 from bertworks.errors import SettingsError
 from bertworks.utils.environment import VARIABLES, check_environment
 
@@ -83,7 +85,8 @@ def test_all_variables_of_the_repository_are_known() -> None:
     files = [file for file in files if file != Path(__file__)]
     read = re.compile(r"""(?:environ\S*|getenv|setenv|delenv)[(\[]"(BERTWORKS_\w+)""")
     names = {name for file in files for name in read.findall(file.read_text("utf-8"))}
-    assert {"BERTWORKS_DATA", "BERTWORKS_NATIVE"} <= names <= VARIABLES.keys()
+    variables = {*VARIABLES, *list_variables(get_command(app).commands["serve"])}  # type: ignore[attr-defined]
+    assert {"BERTWORKS_DATA", "BERTWORKS_NATIVE"} <= names <= variables
 
 
 @pytest.mark.parametrize(
