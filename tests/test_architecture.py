@@ -6,6 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "bertworks"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -61,6 +63,7 @@ def test_every_test_that_the_page_names_exists() -> None:
     assert missing == []
 
 
+@pytest.mark.long
 def test_every_name_in_a_recipe_exists() -> None:
     recipes = PAGE.split("\n## Recipes\n")[1].split("\n### Base classes of tasks\n")[0]
     names = set(re.findall(r"`(?:\w+=)?(\w{4,})(?:\(\))?`", recipes))

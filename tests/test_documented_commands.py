@@ -48,6 +48,7 @@ def find_command(words: list[str]) -> tuple[Any, list[str]]:
     return command, words
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_command_of_a_page_is_one_that_exists(page: Path) -> None:
     for words in documented_commands(page):

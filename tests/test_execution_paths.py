@@ -10,6 +10,7 @@ from tests.execution_paths import PATHS
 _LIMITS = {"text": 20, "request": 24, "row": 39}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", _LIMITS)
 def test_a_path_passes_through_no_more_files_than_before(path: str) -> None:
     files = PATHS[path]()

@@ -62,6 +62,7 @@ def _run(code: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.long
 def test_preparing_data_loads_no_torch() -> None:
     """One process imports them all: a module that loads something heavy is named."""
     code = f"""
@@ -75,6 +76,7 @@ for name in {LIGHT!r}:
     _run(code)
 
 
+@pytest.mark.long
 def test_light_core_imports_no_pytorch() -> None:
     """Each chain of imports that leads to it is named."""
     prefixes = tuple(f"{name}." for name in LIGHT_CORE)
@@ -97,6 +99,7 @@ def test_spinning_is_limited_before_torch_is_imported() -> None:
     assert _run(code) == "False True"
 
 
+@pytest.mark.long
 def test_a_verb_is_in_the_module_that_the_command_imports() -> None:
     code = """
 import importlib
@@ -112,6 +115,7 @@ assert sorted(verb for verbs in cli.MODULES.values() for verb in verbs) == sorte
     _run(code)
 
 
+@pytest.mark.long
 def test_a_command_imports_the_module_of_its_verb_alone() -> None:
     code = """
 import sys
@@ -175,6 +179,7 @@ print(found.shape, before)
     assert _run(code) == "(2, 8) False"
 
 
+@pytest.mark.long
 def test_files_of_text_are_read_without_pyarrow(tmp_path: Path) -> None:
     """Only Parquet, data sets and zstd need it."""
     gz = gzip.compress(b"a text\n") + gzip.compress(b"another\n") + bytes(512)  # padded

@@ -107,6 +107,7 @@ def test_mini_is_a_start_for_a_run(mini: bw.Model, tmp_path: Path) -> None:
     assert torch.allclose(weights, mini.encoder.embeddings.word_embeddings.weight, atol=1e-3)
 
 
+@pytest.mark.long
 def test_mini_in_bfloat16_is_half_as_large_and_rounded_once(mini: bw.Model, tmp_path: Path) -> None:
     from transformers import AutoModel
 

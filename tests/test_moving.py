@@ -47,6 +47,7 @@ def run(block: str, models: dict[str, Path]) -> Any:
     return names["result"]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # of the others
 @pytest.mark.parametrize("section", PAIRS)
 def test_blocks_of_a_section_have_the_same_result(section: str, models: dict[str, Path]) -> None:

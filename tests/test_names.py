@@ -47,6 +47,7 @@ def source(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("folder", MOST)
 def test_folder_has_no_more_bare_participles_and_prepositions(folder: str) -> None:
     root = names.ROOT / folder
@@ -60,6 +61,7 @@ def test_folder_has_no_more_bare_participles_and_prepositions(folder: str) -> No
     )
 
 
+@pytest.mark.long
 def test_test_names_of_this_project_have_a_subject_and_a_behaviour() -> None:
     tests = names.tests_of(names.bindings([names.ROOT / "tests"]))
     faults = [(each.name, fault) for each, fault in tests if fault]

@@ -59,6 +59,7 @@ def test_groups_cover_the_pack_in_order(lengths):
     assert all(a.length != b.length for a, b in neighbours)
 
 
+@pytest.mark.long
 @given(lengths_lists, st.integers(1, 20), st.booleans())
 def test_parts_are_the_packs_of_their_sequences(lengths, most, as_tensors):
     arrays = [np.arange(n) + 10 * i for i, n in enumerate(lengths)]

@@ -55,6 +55,7 @@ def test_estimators_pass_the_checks_that_need_no_numbers(kind: type) -> None:
         getattr(estimator_checks, name)(kind.__name__, kind())
 
 
+@pytest.mark.long
 def test_classifier_works_with_the_tools_of_scikit_learn(directory: str) -> None:
     classifier = TextClassifier(directory, **FAST)
     assert cross_val_score(classifier, TEXTS, CLASSES, cv=2).shape == (2,)
@@ -82,6 +83,7 @@ def test_classes_may_be_any_values_and_the_run_is_kept(directory: str, tmp_path:
     assert load(tmp_path / "run").predict(TEXTS[:1]) == classifier.model_.predict(TEXTS[:1])
 
 
+@pytest.mark.long
 def test_estimators_are_those_of_finetune(directory: str, tmp_path: Path) -> None:
     regressor = TextRegressor(directory, **FAST).fit(TEXTS, 1.0 * CLASSES)
     rows = [{"text": text, "label": float(one)} for text, one in zip(TEXTS, CLASSES, strict=True)]

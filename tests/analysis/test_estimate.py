@@ -87,6 +87,7 @@ def test_parameters_and_operations_are_those_of_the_network(words: tuple[str, ..
     assert estimate.flops / settings.steps == pytest.approx(counter.get_total_flops(), rel=0.1)
 
 
+@pytest.mark.long
 def test_student_and_teacher_are_counted() -> None:
     words = ("model.size=tiny", "distillation.initialize=false", "distillation.cosine_weight=0")
     words += ("objective=distillation", "distillation.teacher=mini", "batch_size=2")
@@ -99,6 +100,7 @@ def test_student_and_teacher_are_counted() -> None:
     assert estimate.num_trained == sizes["student"]
 
 
+@pytest.mark.long
 def test_vocabulary_size_comes_from_the_data_of_a_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +174,7 @@ def test_the_papers_cost() -> None:
         assert 6 * layers * tokens < flops < 1.2 * 6 * layers * tokens
 
 
+@pytest.mark.long
 def test_caveats_name_what_is_not_counted() -> None:
     def caveats(recipe: str, machine: str) -> str:
         return " ".join(bw.estimate(recipe, ["micro_batch_size=1"], machine=machine).caveats)
@@ -182,6 +185,7 @@ def test_caveats_name_what_is_not_counted() -> None:
     assert "9 devices are several machines" in caveats("base", "h100x9")
 
 
+@pytest.mark.long
 def test_devices_wait_for_the_one_with_the_most_sequences() -> None:
     words = ["micro_batch_size=1", "batch_size=16"]
     rates = [

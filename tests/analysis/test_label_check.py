@@ -49,6 +49,7 @@ def test_suspects_are_those_of_cleanlab() -> None:
     assert suspects[order].tolist() == CLEANLAB
 
 
+@pytest.mark.long
 def test_flipped_labels_come_first() -> None:
     rows = make_rows()
     for number in (3, 30):
@@ -68,6 +69,7 @@ def test_similar_texts_are_grouped() -> None:
     assert group_similar_texts(texts) == [[0, 1], [2, 3, 5], [9, 10]]
 
 
+@pytest.mark.long
 def test_command_writes_table_and_page(tmp_path: Path) -> None:
     rows = make_rows()
     rows += [

@@ -48,6 +48,7 @@ def test_probe_equals_scikit_learns_regression(model: bw.Model, settings: dict[s
     assert all(torch.equal(value, after[name]) for name, value in weights.items())
 
 
+@pytest.mark.long
 def test_regression_has_the_threads_of_pytorch(
     model: bw.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:

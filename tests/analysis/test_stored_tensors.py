@@ -22,6 +22,7 @@ def inspect_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection, "has_pytorch", lambda: False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     ["classification", "tagging", "modernbert-classification", "roberta-pretraining", "electra"],

@@ -46,6 +46,7 @@ def test_a_changed_bit_is_counted():
     assert journeys.changed_bits(one, one.double()) == 96
 
 
+@pytest.mark.long
 def test_a_causal_bert_is_a_decoder_of_hugging_face(tmp_path):
     """The paper's left-to-right baseline, one setting away (§5.1)."""
     tokenizer = bw.Tokenizer.from_vocabulary(PIECES)
@@ -76,6 +77,7 @@ def mlm_logits(model, theirs):
         return own, theirs(**inputs).logits[mask]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert", "ernie", "electra", "modernbert"])
 def test_a_decoder_that_is_not_tied_has_a_bias_of_its_own(family, tmp_path):
     theirs = journeys.saved_by_them(
@@ -89,6 +91,7 @@ def test_a_decoder_that_is_not_tied_has_a_bias_of_its_own(family, tmp_path):
     assert error(*mlm_logits(model, again.eval())) < 1e-5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("both", [False, True])
 def test_a_tied_decoders_bias_is_the_one_that_counts(both, tmp_path):
     """A file may have it under the decoder's name, alone or with another that is not used."""
@@ -168,6 +171,7 @@ def test_layers_share_weights_as_in_hugging_face(layers, groups, tmp_path):
         assert error(model.encoder(packed), theirs(**inputs).last_hidden_state[mask]) < 1e-5
 
 
+@pytest.mark.long
 def test_sentence_transformers_limit_is_kept(tmp_path):
     """Version 6 writes it as the tokenizer's `model_max_length` alone."""
     from sentence_transformers import SentenceTransformer

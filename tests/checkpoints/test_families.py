@@ -130,6 +130,7 @@ def test_every_parameter_is_redrawn(family, kind):
         assert parameter.unique().numel() > 0.99 * parameter.numel(), name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_classifier_adds_the_loss_of_next_pieces(dtype):
     """GPT's auxiliary objective (Radford et al. 2018, §3.2, equation 5)."""
@@ -208,6 +209,7 @@ def test_settings_that_a_family_lacks_are_refused(family, values, says):
         FAMILIES[family].write_config(config)
 
 
+@pytest.mark.long
 def test_round_trip_of_names_keeps_every_bit():
     for name, family in FAMILIES.items():
         network = PretrainingNetwork(geometry(name), next_sentence=False)
@@ -291,6 +293,7 @@ def test_variants_of_deberta_v1_have_the_same_states(values):
     assert measures.outputs("deberta", torch.float64, **settings) <= TOLERANCE[torch.float64]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("convolution", "dtype"),
     [

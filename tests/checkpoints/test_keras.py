@@ -89,6 +89,7 @@ def same_tensors(one: bw.Model, other: bw.Model) -> bool:
     return all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("family", "kind"), KINDS)
 def test_keras_weights_are_those_of_safetensors(family: str, kind: str, tmp_path: Path) -> None:
     tensors = in_keras(family, kind, tmp_path)

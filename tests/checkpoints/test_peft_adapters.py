@@ -56,6 +56,7 @@ def run(model: Any, text: str) -> Any:
         return model(torch.tensor(ids.input_ids.astype(np.int64))[None])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "settings",
     [{}, {"use_rslora": True}, {"alpha_pattern": {"query": 2}, "rank_pattern": {"value": 2}}],
@@ -70,6 +71,7 @@ def test_adapters_are_merged(tmp_path: Path, settings: dict[str, Any]) -> None:
     assert bw.inspect(folder).parameters == bw.inspect(tmp_path / "base").parameters
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("family", "kind"),
     [
@@ -98,6 +100,7 @@ def test_an_adapter_of_convolutions_is_refused(tmp_path: Path) -> None:
         bw.load(folder)
 
 
+@pytest.mark.long
 def test_an_adapter_brings_its_head(tmp_path: Path) -> None:
     folder, theirs = write(tmp_path, "SEQ_CLS")
     (tmp_path / "base").rename(tmp_path / "moved")
@@ -110,6 +113,7 @@ def test_an_adapter_brings_its_head(tmp_path: Path) -> None:
         assert list(answer["probabilities"].values()) == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("entries", "message"),
     [

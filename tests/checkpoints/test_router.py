@@ -79,6 +79,7 @@ def dense(vectors: Any) -> np.ndarray:
     return vectors if isinstance(vectors, np.ndarray) else vectors.toarray()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "make", [shared_encoder, router_at_the_end, static_queries, weights_of_pieces]
 )
@@ -109,6 +110,7 @@ def test_queries_and_documents_have_their_modules(tmp_path: Path, make: Any) -> 
     np.testing.assert_allclose([hit.score for hit in hits], best, atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "make", [shared_encoder, router_at_the_end, static_queries, weights_of_pieces]
 )
@@ -149,6 +151,7 @@ def test_a_saved_model_keeps_its_modules_for_queries(tmp_path: Path, make: Any) 
     )
 
 
+@pytest.mark.long
 def test_a_server_has_vectors_of_queries(tmp_path: Path) -> None:
     weights_of_pieces(tmp_path).save(str(tmp_path / "m"))
     model = bw.load(tmp_path / "m", device="cpu")
@@ -163,6 +166,7 @@ def test_a_server_has_vectors_of_queries(tmp_path: Path) -> None:
                     assert entry["value"] == pytest.approx(vector[entry["index"]], abs=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("build", [shared_encoder, static_queries, weights_of_pieces])
 def test_a_server_compares_queries_with_documents(tmp_path: Path, build: Any) -> None:
     build(tmp_path).save(str(tmp_path / "m"))
@@ -193,6 +197,7 @@ def test_a_shared_encoder_is_loaded_once(tmp_path: Path) -> None:
         shrink(model, TEXTS)
 
 
+@pytest.mark.long
 def test_routes_of_older_files_and_by_task_are_read(tmp_path: Path) -> None:
     """`Asym`, whose file has another name; and names of routes that only `route_mappings` tells."""
     theirs = router_at_the_end(tmp_path)
@@ -221,6 +226,7 @@ def test_routes_of_older_files_and_by_task_are_read(tmp_path: Path) -> None:
     assert np.array_equal(model.embed(TEXTS), documents)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("entries", "message"),
     [

@@ -70,6 +70,7 @@ def test_length_limits_are_read_under_the_names_of_families(encoder: Path, famil
     np.testing.assert_allclose(model.embed(TEXTS, precision="fp32"), theirs, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:. of . texts were truncated")
 @pytest.mark.parametrize("function", [None, "cosine", "dot", "euclidean", "manhattan"])
 def test_similarities_are_those_of_sentence_transformers(
@@ -110,6 +111,7 @@ def test_cosines_are_at_most_1(rows: list[list[float]]) -> None:
     np.testing.assert_array_equal(similarities[:, : len(rows)], alone)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("entries", "activation"),
     [

@@ -115,6 +115,7 @@ def test_vectors_are_those_of_sentence_transformers(
     model.save(tmp_path / "ours", overwrite=True)  # none of its files is another's
 
 
+@pytest.mark.long
 def test_a_server_combines_layers_as_the_files_say(write: Write) -> None:
     directory = str(write(*MODULES["layers"]()))
     expected = bw.load(directory, device="cpu").embed(TEXTS, **FP32)
@@ -163,6 +164,7 @@ def test_the_transformer_may_have_a_directory_of_its_own(write: Write, tmp_path:
     assert bw.inspect(old).parameters["total"] == bw.load(old).num_parameters
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strips_accents", [None, True])
 def test_texts_are_converted_to_lower_case(write: Write, strips_accents: bool | None) -> None:
     directory = write(peers.Pooling(H))
@@ -177,6 +179,7 @@ def test_texts_are_converted_to_lower_case(write: Write, strips_accents: bool | 
     np.testing.assert_allclose(vectors, vectors_of(directory), atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("file", "entries", "message"),
     [

@@ -249,6 +249,7 @@ def test_hugging_face_opens_a_classifier(tmp_path):
     assert np.allclose(list(answer["probabilities"].values()), probabilities, atol=1e-6)
 
 
+@pytest.mark.long
 def test_real_weights_give_hugging_faces_vectors(minilm):
     model = bw.load(minilm, device="cpu")
     assert model.task is None
@@ -264,6 +265,7 @@ def test_real_weights_give_hugging_faces_vectors(minilm):
     assert (own - expected).abs().max() < 1e-5
 
 
+@pytest.mark.long
 def test_hugging_face_cuts_texts_where_the_model_ends(minilm, tmp_path):
     bw.load(minilm, device="cpu").save(tmp_path / "m")
     for folder in (minilm, tmp_path / "m"):

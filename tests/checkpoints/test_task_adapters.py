@@ -118,6 +118,7 @@ def means(model: Any, texts: list[str]) -> list[np.ndarray]:
     return result
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [0, 4])
 def test_an_adapter_inside_the_weights_is_merged(tmp_path: Path, number: int) -> None:
     base, low_rank = write_published(tmp_path)
@@ -174,6 +175,7 @@ def test_prompts_of_sentence_transformers_count(tmp_path: Path) -> None:
     assert other.sentence.embed_defaults() == {"normalize": True}
 
 
+@pytest.mark.long
 def test_an_adapter_in_a_folder_is_merged(tmp_path: Path) -> None:
     saved_by_them("jina_embeddings_v3", "encoder", tmp_path)
     with torch.random.fork_rng():
@@ -195,6 +197,7 @@ def test_an_adapter_in_a_folder_is_merged(tmp_path: Path) -> None:
     assert np.abs(base_model.embed(TEXTS, precision="fp32") - vectors).max() > 0.1
 
 
+@pytest.mark.long
 def test_retrieval_has_an_adapter_for_queries_and_one_for_documents(tmp_path: Path) -> None:
     write_published(tmp_path)
     model = bw.load(tmp_path, adapter="retrieval", device="cpu")
@@ -249,6 +252,7 @@ def test_adapters_that_only_the_config_names_are_refused(tmp_path: Path) -> None
         bw.load(tmp_path, adapter="separation", device="cpu")
 
 
+@pytest.mark.long
 def test_adapters_are_named_on_the_command_line(tmp_path: Path) -> None:
     saved_by_them("bert", "encoder", tmp_path / "m")
     base = transformers.AutoModel.from_pretrained(tmp_path / "m")

@@ -102,6 +102,7 @@ def test_bad_corpora_are_refused(world: World, tmp_path: Path) -> None:
     assert not out.exists()
 
 
+@pytest.mark.long
 def test_encoding_and_format_are_options_of_every_verb(world: World, tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     table.write_bytes("text\tlabel\nGrüße\tdry\nDas Öl\twet\n".encode("latin-1"))
@@ -374,6 +375,7 @@ def test_ctrl_c_saves_and_names_the_command_to_resume(world: World, tmp_path: Pa
     assert any((run / "checkpoints").iterdir())
 
 
+@pytest.mark.long
 def test_ctrl_c_of_other_verbs_is_one_line(world: World) -> None:
     process = _start("tokenize", world.vocab, "-", "--json", stdin=subprocess.PIPE)
     try:

@@ -122,6 +122,7 @@ def test_extend_adds_positions_and_keeps_vectors(world: World, tmp_path) -> None
     assert "limit       32 tokens of a text, as before" in result.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_calibrated", [False, True])
 def test_quantize_changes_vectors_little(world: World, is_calibrated: bool, tmp_path) -> None:
     (tmp_path / "some.txt").write_text("The door was opened.\nA river\n")
@@ -142,6 +143,7 @@ def test_quantize_changes_vectors_little(world: World, is_calibrated: bool, tmp_
     ) == (is_calibrated)
 
 
+@pytest.mark.long
 def test_invalid_arguments_are_refused(world: World, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.txt").write_text("")
@@ -165,6 +167,7 @@ def test_invalid_arguments_are_refused(world: World, tmp_path, monkeypatch) -> N
     fails("extend", world.pretrained, "--out", "m", says="--positions", status=2)
 
 
+@pytest.mark.long
 def test_distil_computes_its_teachers_vectors_once(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,7 @@ def test_prepare_again_has_nothing_to_do(world: World) -> None:
     assert "nothing to do" in result.stdout
 
 
+@pytest.mark.long
 def test_spans_are_masked_as_units(world: World, tmp_path: Path) -> None:
     corpus, options = tmp_path / "corpus.jsonl", ("--tokenizer", world.vocab, "--workers", 1)
     texts = [" ".join(part.split("\n")) for part in world.corpus.read_text().strip().split("\n\n")]
@@ -116,6 +117,7 @@ def test_pretraining_continues_with_domain_text_and_added_words(
     )
 
 
+@pytest.mark.long
 def test_pretrain_again_is_done_at_once(world: World) -> None:
     journal = (world.pretrained / "journal.jsonl").read_bytes()
     words = ("pretrain", "tiny", *SMALL, f"data={world.data}", *CPU, "--out", world.pretrained)
@@ -312,6 +314,7 @@ def causal(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return model.save(tmp_path_factory.mktemp("causal") / "m")
 
 
+@pytest.mark.long
 def test_generate_continues_each_text(causal: Path) -> None:
     words = ("generate", causal, "the door", "a river", *CPU, "--max-new-tokens", 5)
     rows = json_lines_of(*words)

@@ -11,6 +11,7 @@ import pytest
 from .conftest import CPU, World, bertworks, fails, json_of, succeeds
 
 
+@pytest.mark.long
 def test_probe_shows_the_accuracy(world: World) -> None:
     words = ("probe", "--model", world.pretrained, "--train", world.train, "--dev", world.dev, *CPU)
     result = succeeds(*words, "pooling=cls", "layers=[0,-1]")

@@ -169,6 +169,7 @@ def test_settings_and_keys_are_read_from_regular_files(
         assert "regular file" in result.stderr or "no such" in result.stderr, result.stderr
 
 
+@pytest.mark.long
 def test_huge_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "settings.yaml"
     with file.open("wb") as opened:
@@ -177,6 +178,7 @@ def test_huge_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         read_yaml(file)
 
 
+@pytest.mark.long
 def test_pipe_without_reader_is_refused(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +283,7 @@ def test_odd_values_are_a_line_or_an_answer(
             assert len(errors) == 1, (line, result.stderr)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("title", VERBS)
 def test_output_that_is_a_link_to_itself_is_a_line(
     world: World, tmp_path: Path, title: str

@@ -234,6 +234,7 @@ def test_a_full_disk_names_the_file_and_the_next_run_is_whole(
     assert same_bytes(folder) == same_bytes(whole)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", VERBS)
 def test_second_writer_is_refused_and_changes_nothing(
     world: World, tmp_path: Path, verb: str
@@ -372,6 +373,7 @@ REFUSALS: dict[str, tuple[Callable[[World, Path], Words], str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", REFUSALS)
 def test_a_refusal_leaves_nothing(world: World, tmp_path: Path, case: str) -> None:
     (tmp_path / "bad.txt").write_bytes(b"\xff\n")

@@ -56,6 +56,7 @@ def existing(title: str, out: Path, world: World) -> None:
         (out / "merges.txt").write_bytes(b"old")
 
 
+@pytest.mark.long
 def test_every_verb_with_an_output_is_tested(world: World) -> None:
     verbs: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
     tested_verbs = {str(command(title, world, Path("out"))[0]) for title in TITLES}
@@ -66,6 +67,7 @@ def test_every_verb_with_an_output_is_tested(world: World) -> None:
         assert ("overwrite" in parameters) == (name in tested_verbs), name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("title", TITLES)
 def test_output_of_others_is_refused(world: World, tmp_path: Path, title: str) -> None:
     out = output_of(title, tmp_path)
@@ -119,6 +121,7 @@ def test_output_is_replaced_with_overwrite_and_the_same_command_is_finished(
         assert changed_file.read_bytes() == b"changed"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("title", ["predict", "convert", "vocab", "merge", "merge of vectors"])
 def test_finished_command_is_not_repeated(world: World, tmp_path: Path, title: str) -> None:
     words = command(title, world, output_of(title, tmp_path))
@@ -186,6 +189,7 @@ def test_overwriting_empties_the_demo_and_the_lab(
         assert not contents(out)
 
 
+@pytest.mark.long
 def test_model_is_saved_over_its_own_files_only_with_overwrite(
     tmp_path: Path, world: World
 ) -> None:

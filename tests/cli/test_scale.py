@@ -54,6 +54,7 @@ def test_parts_are_made_of_tables(world: World) -> None:
     fails("predict", world.classifier, "a door", "--part", "1/2", says=says, status=2)
 
 
+@pytest.mark.long
 def test_several_files_are_measured(world: World, tmp_path: Path) -> None:
     words = ("evaluate", world.classifier, "--data", world.dev, *CPU)
     one = json_of(*words)

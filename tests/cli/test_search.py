@@ -41,6 +41,7 @@ def test_search_shows_the_nearest_texts(world: World, texts: Path) -> None:
     assert best["score"] == best["similarity"] == pytest.approx(1, abs=1e-6)
 
 
+@pytest.mark.long
 def test_search_of_many_texts_names_the_faster_way(
     world: World, texts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,6 +65,7 @@ def test_an_index_is_kept(world: World, texts: Path, tmp_path: Path) -> None:
     fails(*words, says="started with other texts")
 
 
+@pytest.mark.long
 def test_impossible_search_is_refused_in_one_line(
     world: World, texts: Path, tmp_path: Path
 ) -> None:
@@ -159,6 +161,7 @@ def test_questions_are_answered_from_a_file(texts: Path) -> None:
     assert "no answer" in succeeds(words[0], "zzz", *words[2:]).stdout
 
 
+@pytest.mark.long
 def test_store_takes_texts_and_is_searched(world: World, tmp_path: Path) -> None:
     file, ids, store = tmp_path / "rows.jsonl", tmp_path / "ids.txt", tmp_path / "store"
     rows = [{"id": at, "text": f"the {noun}"} for at, noun in enumerate(("door", "river", "sea"))]

@@ -269,6 +269,7 @@ def test_verb_without_settings_says_so(words: tuple[str, ...]) -> None:
     assert line.startswith(f"error: {words[0]} takes no settings, but got {words[-1]}. Try: ")
 
 
+@pytest.mark.long
 def test_masked_words_follow_the_precision() -> None:
     words = ("fill-mask", "mini", "she opened the [MASK] .", "--json", "--device", "cpu")
     exact, quantized = (

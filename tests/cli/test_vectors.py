@@ -14,6 +14,7 @@ import bertworks as bw
 from .conftest import CPU, World, bertworks, fails, succeeds
 
 
+@pytest.mark.long
 def test_embed_writes_vectors_of_texts(world: World, tmp_path: Path) -> None:
     out = tmp_path / "v.npy"
     words = ("embed", world.pretrained, "the door", "a river", *CPU, "--out", out)
@@ -32,6 +33,7 @@ def test_embed_writes_vectors_of_texts(world: World, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_embed_reads_lines_and_tables(world: World, tmp_path: Path) -> None:
     rows = [json.loads(line)["text"] for line in world.dev.read_text().splitlines()]
     expected = bw.load(world.classifier, device="cpu").embed(rows)

@@ -222,6 +222,7 @@ def bytes_model():
     return bw.Model(tokenizer, task, task.network(config).eval())
 
 
+@pytest.mark.long
 def test_words_are_added_to_a_byte_level_model(bytes_model, tmp_path):
     model = bytes_model
     text = "the cat sat on a mat"
@@ -288,6 +289,7 @@ def test_texts_may_be_as_long_as_the_new_positions(kind):
     assert text_limit(extend_positions(model, 100)) == 30
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("limit", "new_limit"), [(40, 100), (30, 30), (None, None)])
 def test_a_limit_of_all_positions_stays_one_and_a_smaller_one_stays(limit, new_limit, tmp_path):
     """Other tools write the limit into their files, also where it is all positions."""

@@ -82,6 +82,7 @@ labels = st.sampled_from(LABELS).flatmap(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("names", PAIRS)
 @settings(max_examples=10, deadline=None)
 @given(pairs=labels, suffix=st.sampled_from(["csv", "tsv"]), file=files)
@@ -97,6 +98,7 @@ def test_score_counts_rows_below_known_names(
     assert wrong == {(a, b) for a, b in pairs if a != b}
 
 
+@pytest.mark.long
 @settings(max_examples=50, deadline=None)
 @given(
     name=st.sampled_from(TEXT_HEADERS),
@@ -157,6 +159,7 @@ def test_a_wrong_number_of_rows_is_reported(
         assert len(list(told)) == len(rows) - has_header
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(
     texts=st.lists(st.sampled_from(TEXTS), min_size=2, max_size=8),

@@ -153,6 +153,7 @@ def test_standard_input_is_read_by_the_same(monkeypatch: pytest.MonkeyPatch) -> 
         read_rows("-", max_line_bytes=10)
 
 
+@pytest.mark.long
 def test_lines_of_64_mib_are_read_by_default(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_bytes(b"x" * 2**26)

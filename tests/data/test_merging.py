@@ -92,6 +92,7 @@ def test_a_damaged_or_foreign_part_is_refused(
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
+@pytest.mark.long
 def test_shards_are_sorted_by_number_beyond_five_digits(
     tokenizer: Tokenizer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +137,7 @@ def test_a_part_whose_corpus_has_changed_since(
         prepare(source, part="2/2", **options)
 
 
+@pytest.mark.long
 def test_full_disk_is_an_error_of_one_line(
     sources: list[str], tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,6 +135,7 @@ def test_json_documents_are_read_in_every_layout(tmp_path: Path) -> None:
         read_rows(deep)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -230,6 +231,7 @@ def test_max_line_bytes_limits_records_sentences_and_documents(tmp_path: Path) -
         read_rows(document, max_line_bytes=500)
 
 
+@pytest.mark.long
 def test_columns_that_are_not_there(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", json.dumps({f"c{i}": "x" for i in range(20_000)}))
     with pytest.raises(DataError, match=r"'c11' and 19,988 more") as caught:

@@ -140,6 +140,7 @@ def stop_after(shards: int) -> Any:
     return stop
 
 
+@pytest.mark.long
 def test_damaged_shards_of_a_finished_corpus_are_prepared_again(
     tokenizer: Tokenizer, text: Path, tmp_path: Path
 ) -> None:
@@ -173,6 +174,7 @@ def test_preparation_resumes_after_the_text_is_corrected(
     assert contents(tmp_path / "out") == contents(tmp_path / "unbroken")
 
 
+@pytest.mark.long
 def test_directory_with_another_corpus_is_refused(
     tokenizer: Tokenizer, text: Path, tmp_path: Path
 ) -> None:
@@ -245,6 +247,7 @@ def test_bad_text_and_settings_are_refused(tokenizer: Tokenizer, tmp_path: Path)
         prepare(tmp_path / "f", tokenizer=tokenizer, out=tmp_path / "out", workers=0)
 
 
+@pytest.mark.long
 def test_full_disk_keeps_finished_shards(tokenizer: Tokenizer, text: Path, tmp_path: Path) -> None:
     """Files may not grow beyond a limit that a later shard needs: as a full disk, an OSError."""
     settings: dict[str, Any] = {
@@ -267,6 +270,7 @@ def test_full_disk_keeps_finished_shards(tokenizer: Tokenizer, text: Path, tmp_p
     assert reports[-1] > 3
 
 
+@pytest.mark.long
 def test_a_part_without_shards_is_made_again_after_a_failure(
     tokenizer: Tokenizer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,6 +287,7 @@ def test_a_part_without_shards_is_made_again_after_a_failure(
     assert not prepare(text, out=tmp_path / "out", **options).shards
 
 
+@pytest.mark.long
 def test_a_corpus_in_another_format_is_refused(
     tokenizer: Tokenizer, text: Path, tmp_path: Path
 ) -> None:

@@ -294,6 +294,7 @@ def test_rules_fill_in_for_documents_without_spans(tokenizer: Tokenizer, tmp_pat
     assert "cdef" not in units(corpus, tokenizer, 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["1" * 100_000, "1.5," * 50_000, "1kg " * 50_000, "$1 " * 50_000])
 def test_rows_of_numbers_are_read_once(text: str) -> None:
     """It would take hours, were each digit a place to begin anew."""

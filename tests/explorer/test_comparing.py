@@ -90,6 +90,7 @@ def test_word_in_contexts_has_a_vector_for_each_occurrence(looking_back: Model, 
     assert distance == pytest.approx(expected, rel=1e-2)
 
 
+@pytest.mark.long
 def test_pieces_of_a_word_are_one_point(looking_back: Model) -> None:
     (point,) = explorer.contexts(looking_back, "deepest", ["the deepest, deep river"])["points"]
     assert (point["start"], point["end"], len(point["tokens"])) == (4, 11, 4)

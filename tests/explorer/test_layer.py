@@ -163,6 +163,7 @@ def test_coded_numbers_are_the_numbers(values: np.ndarray) -> None:
     assert (np.abs(coded - values) <= bound + 1e-30).all()
 
 
+@pytest.mark.long
 def test_a_file_has_as_many_layers_as_fit() -> None:
     model = model_of("bert")
     inputs = encode_input(model, TEXT)

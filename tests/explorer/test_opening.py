@@ -153,6 +153,7 @@ def test_a_text_with_a_blank_needs_no_other(get_model: Callable[[str], Model]) -
     assert explorer.explain(model, "...")["masked"]["word"] in (0, 1, 2)
 
 
+@pytest.mark.long
 def test_a_reason_names_the_model_what_it_lacks_and_what_to_serve(
     get_model: Callable[[str], Model],
 ) -> None:

@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import bertworks.explorer.page
 from bertworks.explorer.page import assets, page
 from bertworks.serving.security import Keys
@@ -46,6 +48,7 @@ def test_a_browser_gets_the_page_and_others_the_servers_health(server) -> None:
     assert (health.status_code, health.content) == (200, b"")
 
 
+@pytest.mark.long
 def test_page_and_files_need_no_key_and_nothing_else_is_given_out(directories, start) -> None:
     with start({"m": directories["encoder"]}, keys=Keys({"me": "0123456789abcdef"})) as site:
         assert site.http.get("/", headers=HTML).status_code == 200

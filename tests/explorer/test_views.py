@@ -446,6 +446,7 @@ def test_explain_has_the_results_of_every_view(get_model: GetModel, directories)
     assert result["fill"] == explorer.fill(model, TEXT)
 
 
+@pytest.mark.long
 def test_a_model_is_left_as_it_was(get_model: GetModel) -> None:
     model = pretrained("bert")
     model.network.train()

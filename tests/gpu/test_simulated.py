@@ -69,6 +69,7 @@ def step_counts(gpu: Counts, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, 
     return steps
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("task", TASKS)
 def test_a_step_of_each_task_waits_once(
@@ -116,6 +117,7 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_a_step_of_pretraining_waits_once(
     objective: str, step_counts: list[dict[str, Any]], prepared_data: Path, tmp_path: Path
@@ -132,6 +134,7 @@ def test_a_step_of_pretraining_waits_once(
     check_steps(step_counts, set() if has_score_bias else {0.1})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_vectors_are_those_of_the_cpu(precision: str, gpu: Counts) -> None:
     texts = ["a b c", "x", "d e f g h a b", "c d"] * 3
@@ -152,6 +155,7 @@ def test_bits_that_do_not_depend_on_the_batch_are_refused(gpu: Counts) -> None:
         model.embed(["a b c"], deterministic=True)
 
 
+@pytest.mark.long
 def test_batches_that_are_made_ahead_give_the_same_bits(
     gpu: Counts, prepared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +198,7 @@ def test_weights_that_were_edited_unnoticed_by_pytorch_are_noticed(gpu: Counts) 
 CAUSAL = GEOMETRY.with_values(attention="causal", hidden_dropout_prob=0.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_prompts", [1, 2])
 def test_generation_writes_keys_and_values_of_one_text_in_place(
     num_prompts: int, gpu: Counts
@@ -223,6 +228,7 @@ def journal_of(result: Any) -> list[dict[str, Any]]:
     return [line for line in result.run.lines() if line["kind"] == "train"]
 
 
+@pytest.mark.long
 def test_float16_trains_like_float32(prepared_data: Path, tmp_path: Path) -> None:
     """Also on a card before Ampere, which has no flash attention, and where `auto` chooses it."""
     with simulated_gpu((7, 5)):
@@ -240,6 +246,7 @@ def test_float16_trains_like_float32(prepared_data: Path, tmp_path: Path) -> Non
         assert own["grad_norm"] == pytest.approx(expected["grad_norm"], rel=0.05)
 
 
+@pytest.mark.long
 def test_an_overflow_repeats_the_step_with_a_smaller_scale(
     gpu: Counts, prepared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +265,7 @@ def test_an_overflow_repeats_the_step_with_a_smaller_scale(
         assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=0.3)
 
 
+@pytest.mark.long
 def test_a_resumed_run_has_the_scale_and_the_bits(
     gpu: Counts, prepared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +285,7 @@ def test_a_resumed_run_has_the_scale_and_the_bits(
     assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 def test_values_that_overflow_at_any_scale_end_the_run(
     what: str, gpu: Counts, prepared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -352,6 +361,7 @@ def test_int8_is_refused_on_a_gpu(gpu: Counts) -> None:
         model.embed(["a b c"], precision="int8")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("precision", "flag"), [("fp32", "none"), ("tf32", "tf32")])
 def test_tf32_is_pytorchs_setting_while_a_call_computes(
     precision: str, flag: str, gpu: Counts, tmp_path: Path
@@ -496,6 +506,7 @@ POSITION_TERMS: dict[str, tuple[str, dict[str, Any], bool]] = {
 """A family, its settings, and whether its attention needs matrices of pairs of tokens."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", POSITION_TERMS)
 def test_attention_has_matrices_only_where_the_kernel_lacks_a_term(name: str, gpu: Counts) -> None:
     """In bfloat16, forward and backward with dropout, and in inference; nothing waits."""
@@ -551,6 +562,7 @@ def test_a_network_is_sharded_from_the_cpu(monkeypatch: pytest.MonkeyPatch) -> N
     assert modules == [*copy.encoder.layers, copy]
 
 
+@pytest.mark.long
 def test_the_loss_of_a_vocabulary_is_one_product_on_a_gpu(gpu: Counts) -> None:
     """On the CPU it is computed in chunks, which stay in its caches."""
     weight = torch.randn(30_000, 8).to("cuda:0")

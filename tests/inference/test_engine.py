@@ -74,6 +74,7 @@ def rows() -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.long
 def test_answers_do_not_depend_on_batches(
     task: ClassificationTask, network: ClassificationNetwork, rows: list[dict[str, Any]]
 ) -> None:

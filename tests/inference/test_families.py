@@ -73,6 +73,7 @@ def _error(states: torch.Tensor, expected: torch.Tensor) -> float:
     return (difference.square().mean() / expected.double().square().mean()).sqrt().item()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["eurobert", "gte", "nomic_bert"])
 def test_eight_bits_are_saved_in_the_order_of_a_familys_tensors(family, tmp_path) -> None:
     """Of maps that are several tensors of unequal height, or are stored with halves swapped."""

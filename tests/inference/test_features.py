@@ -70,6 +70,7 @@ def test_impossible_poolings_are_named(pooling, says):
         EmbedSettings.parse({"pooling": pooling})
 
 
+@pytest.mark.long
 def test_poolings_and_layers_are_computed(minilm):
     texts = ["A cat.", "A visually stunning rumination on love", "No"]
     vectors = minilm.embed(texts, pooling="cls", normalize=False)

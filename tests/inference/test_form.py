@@ -68,6 +68,7 @@ def network_of(**values) -> Pretrained:
     return Pretrained(CONFIG.with_values(**values))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_a_form_computes_what_the_module_does(name):
     network = network_of(**GEOMETRIES[name]).eval()

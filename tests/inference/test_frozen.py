@@ -36,6 +36,7 @@ def model() -> Model:
     return Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "settings",
     [

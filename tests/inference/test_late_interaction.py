@@ -141,6 +141,7 @@ def colbert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("colbert") / "colbert", layout="pylate")
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings(r"ignore:\d+ of \d+ texts were truncated")
 def test_texts_are_compared_by_the_sum_of_maxima(colbert: Path) -> None:
     model = bw.load(colbert, device="cpu")
@@ -197,6 +198,7 @@ def test_search_compares_all_texts_by_late_interaction(colbert: Path, tmp_path: 
         index.search(QUERIES, approximate=True)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:. of . texts were truncated")
 def test_matrices_are_written_to_files(colbert: Path, tmp_path: Path) -> None:
     model = bw.load(colbert, device="cpu")
@@ -278,6 +280,7 @@ def write_multi_vector(
 EXPANSION = {"strategy": "fixed", "length": 9}
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:. of . texts were truncated")
 @pytest.mark.parametrize(
     ("prompts", "settings"),
@@ -311,6 +314,7 @@ def test_the_layout_of_multi_vector_encoder_is_read_and_written(
                 np.testing.assert_allclose(matrix, peer, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("file", "entries", "message"),
     [

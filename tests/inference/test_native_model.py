@@ -91,6 +91,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[bw.Model, NativeMode
     return bw.load(directory, backend="torch"), bw.load(directory, backend="native")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("weights", ["fp32", "bf16", "int8", "calibrated"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 def test_vectors_have_the_bits_of_the_network(weights: str, precision: str, tmp_path: Path) -> None:
@@ -169,6 +170,7 @@ def test_modules_after_pooling_equal_the_networks(tmp_path: Path) -> None:
         bw.load(tmp_path / "model", backend="native")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "values",
     [
@@ -270,6 +272,7 @@ def test_a_file_that_is_written_while_it_is_read_is_an_error(
         reads[read]()
 
 
+@pytest.mark.long
 def test_a_process_without_pytorch_computes_the_same_bits(tmp_path: Path) -> None:
     model = make_model()
     model.save(tmp_path / "model")
@@ -317,6 +320,7 @@ def test_methods_and_settings_that_need_pytorch_say_so(tmp_path: Path) -> None:
         bw.load(tmp_path / "model", backend="native", adapter="one")  # type: ignore[call-overload]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("end", "factor", "message"),
     [

@@ -138,6 +138,7 @@ def test_metrics_equal_the_networks(name: str, saved_models: dict[str, tuple[Any
     assert one.breakdown == other.breakdown
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("weights", ["bf16", "int8"])
 def test_other_weights_give_the_same_predictions(weights: str, tmp_path: Path) -> None:
     model = make_model(make_task("classification"))
@@ -147,6 +148,7 @@ def test_other_weights_give_the_same_predictions(weights: str, tmp_path: Path) -
     assert np.array_equal(one, other)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "values",
     [
@@ -321,6 +323,7 @@ print(json.dumps(answers))
 """
 
 
+@pytest.mark.long
 def test_predictions_need_no_pytorch(
     saved_models: dict[str, tuple[Any, Any]], tmp_path: Path
 ) -> None:

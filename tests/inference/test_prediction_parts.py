@@ -211,6 +211,7 @@ def test_each_of_several_tables_is_measured(model, tmp_path):
     assert found == [model.evaluate(file, precision="fp32") for file in files]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", test_edges.TASKS)
 def test_a_worker_can_be_sent_every_task(models, task):
     rows = ROWS.get(task) or [{"text": "a b", "a": "a", "b": "b"}] * 3

@@ -72,6 +72,7 @@ def test_product_follows_the_formula(bias, has_vnni, chunk_rows, monkeypatch):
     assert torch.equal(x, inputs)
 
 
+@pytest.mark.long
 def test_vectors_are_close_and_the_model_stays_as_it_is(tmp_path):
     model, texts = model_of(384), texts_of(12)
     exact = model.embed(texts, precision="fp32")
@@ -99,6 +100,7 @@ def test_gated_network_is_close_to_fp32():
     assert 0.98 < cosine.item() < 1
 
 
+@pytest.mark.long
 def test_a_model_saved_in_eight_bits_answers_as_the_one_it_was_made_of(tmp_path):
     model, texts = model_of(384), texts_of(12)
     second_model = load(model.save(tmp_path / "m", precision="int8"))
@@ -269,6 +271,7 @@ def test_every_geometry_can_be_calibrated(name):
         assert np.array_equal(alone, model.embed(texts, precision="int8")[:10])
 
 
+@pytest.mark.long
 def test_other_weights_have_no_fixed_codes(tmp_path, monkeypatch):
     monkeypatch.setenv("BERTWORKS_NATIVE", "0")  # PyTorch's layers
     model, texts = model_of(64), texts_of(12)
@@ -290,6 +293,7 @@ def test_calibration_needs_text():
         model_of(64).calibrate([])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "says"),
     [

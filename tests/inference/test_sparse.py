@@ -50,6 +50,7 @@ def splade(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("splade"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["max", "sum"])
 @pytest.mark.parametrize("activation", ["relu", "log1p_relu"])
 def test_sparse_vectors_are_those_of_sentence_transformers(
@@ -99,6 +100,7 @@ def test_sparse_vectors_are_compared(splade: Path) -> None:
         model.similarity(TEXTS, np.zeros((1, len(PIECES)), np.float32))
 
 
+@pytest.mark.long
 def test_files_of_sparse_vectors_merge(splade: Path, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
@@ -124,6 +126,7 @@ def test_files_of_sparse_vectors_merge(splade: Path, tmp_path: Path) -> None:
         model.embed_to(tmp_path / "vectors.npy", TEXTS)
 
 
+@pytest.mark.long
 def test_a_server_gives_the_same_sparse_vectors(splade: Path) -> None:
     model = bw.load(splade, device="cpu")
     vectors: Any = model.embed(TEXTS, **FP32)

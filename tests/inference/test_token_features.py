@@ -62,6 +62,7 @@ def test_features_of_tokens_are_the_hidden_states(minilm, theirs, tmp_path):
     np.testing.assert_allclose(np.array(features["vector"]), expected, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pieces", ["first", "mean"])
 def test_features_of_words_combine_their_pieces(minilm, theirs, tmp_path, pieces):
     out = tmp_path / "f.parquet"

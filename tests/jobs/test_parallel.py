@@ -49,6 +49,7 @@ class Heavy(Work):
         raise ImportError("a.so: cannot allocate memory")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_results_are_in_order_and_few_parts_are_on_their_way(workers: int, tmp_path: Path) -> None:
     num_drawn = 0

@@ -207,6 +207,7 @@ def test_a_finished_output_is_not_made_again(
     assert len(new_windows) == NUM_WINDOWS + 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_finished", [False, True])
 def test_an_output_of_another_job_is_refused(
     output: Output, folder: Path, monkeypatch: pytest.MonkeyPatch, is_finished: bool
@@ -233,6 +234,7 @@ def test_an_output_of_another_job_is_refused(
     assert contents(folder) == files_before
 
 
+@pytest.mark.long
 def test_a_corrected_text_is_made_again(
     output: Output,
     folder: Path,
@@ -311,6 +313,7 @@ def test_texts_that_change_while_a_part_is_made_are_refused(
         assert not (tmp_path / f"{part[0]}.npy").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_a_damaged_window_of_an_unfinished_output_is_made_again(
     output: Output,
@@ -329,6 +332,7 @@ def test_a_damaged_window_of_an_unfinished_output_is_made_again(
     assert contents(folder) == whole
 
 
+@pytest.mark.long
 def test_missing_and_unfinished_windows_are_made_again(
     output: Output,
     whole: dict[str, bytes],
@@ -350,6 +354,7 @@ def test_missing_and_unfinished_windows_are_made_again(
     assert contents(other_folder) == whole
 
 
+@pytest.mark.long
 def test_a_damaged_or_former_journal_is_refused(
     output: Output, whole: dict[str, bytes], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,6 +376,7 @@ def test_a_damaged_or_former_journal_is_refused(
     assert contents(folder) == whole
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("count", "number", "says"),
     [
@@ -424,6 +430,7 @@ def rows_of(path: Path) -> int | None:
     return json.loads(manifest.read_text())["rows"] if manifest.exists() else None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [3, 11, 40])  # of 8 windows and 30 rows: some of 40 are empty
 def test_merged_parts_have_the_bytes_of_one_run(
     output: Output, tmp_path: Path, folder: Path, count: int, new_windows: list[int]
@@ -452,6 +459,7 @@ def test_merged_parts_have_the_bytes_of_one_run(
     assert contents(folder) == whole
 
 
+@pytest.mark.long
 def test_an_interrupted_part_is_not_merged_and_resumes(
     output: Output,
     tmp_path: Path,
@@ -528,6 +536,7 @@ def test_faults_in_the_files_of_a_part_are_named(output: Output, tmp_path: Path)
     check(f"{out}: no such file", is_written_again=False)
 
 
+@pytest.mark.long
 def test_a_flipped_byte_of_a_part_is_named(output: Output, tmp_path: Path) -> None:
     parts = make_parts(output, tmp_path, 2)
     file = next(iter(data_files(parts[1])), parts[1])
@@ -542,6 +551,7 @@ def test_a_flipped_byte_of_a_part_is_named(output: Output, tmp_path: Path) -> No
         bw.merge(parts, tmp_path / f"merged {output.name}")
 
 
+@pytest.mark.long
 def test_a_job_without_finished_windows_is_forgotten(
     output: Output, whole: dict[str, bytes], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

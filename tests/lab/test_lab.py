@@ -70,6 +70,7 @@ def test_claims_are_found_by_name() -> None:
         find_claims(["ordr"])
 
 
+@pytest.mark.long
 def test_a_claim_is_measured_once_and_its_page_is_written(tmp_path: Path) -> None:
     def lab(*words: str) -> str:
         result = CliRunner().invoke(app, ["lab", *words, "--out", str(tmp_path)])

@@ -73,6 +73,7 @@ def test_embed_reads_a_table(encoder: SavedBert, tmp_path: Path) -> None:
     assert np.load(tmp_path / "v.npy").shape == (3, 64)
 
 
+@pytest.mark.long
 def test_search_prints_the_nearest_text(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("The river is cold.\nThey opened the door.\n")
     words = ("search", "mini-sentences", tmp_path / "t.txt", "who opened the door?")

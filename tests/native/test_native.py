@@ -102,6 +102,7 @@ def portable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bertworks.inference.frozen_native.has_kernels", lambda _: False)
 
 
+@pytest.mark.long
 @needs_kernels
 @pytest.mark.parametrize("precision", ["bf16", "int8", "fp32"])
 @pytest.mark.parametrize(
@@ -150,6 +151,7 @@ def test_a_family_is_computed_in_one_call(family, precision):
     assert type(form.embeddings) is FrozenNativeEmbeddings
 
 
+@pytest.mark.long
 @needs_kernels
 @pytest.mark.parametrize("precision", ["bf16", "int8", "fp32"])
 @pytest.mark.parametrize("bias", [None, {"kind": "buckets"}, {"kind": "alibi"}])
@@ -166,6 +168,7 @@ def test_packs_change_no_bit(precision, bias, lengths, seed):
                            whole[start:end])  # fmt: skip
 
 
+@pytest.mark.long
 @needs_kernels
 @pytest.mark.parametrize("precision", ["bf16", "int8", "fp32"])
 @pytest.mark.parametrize("bias", [None, {"kind": "buckets"}])
@@ -438,6 +441,7 @@ def test_non_finite_numbers_stay_non_finite(part, precision):
         model.embed("a b c", precision=precision)
 
 
+@pytest.mark.long
 @needs_kernels
 def test_calibrated_codes_are_those_of_the_kernels(monkeypatch):
     model, texts = model_of(96), texts_of(40)

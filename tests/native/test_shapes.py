@@ -97,6 +97,7 @@ def compare(seed, shape, lengths, precision, isas) -> None:
         assert np.array_equal(bits_alone, actual[: lengths[0]]), isa
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", TOLERANCES)
 def test_layers_of_odd_widths_equal_float64(precision, instruction_sets):
     for seed, shape in enumerate(SHAPES):

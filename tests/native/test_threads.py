@@ -58,6 +58,7 @@ def run(code: str, threads: int = 3) -> str:
     return process.stdout
 
 
+@pytest.mark.long
 def test_a_forked_child_starts_a_pool_of_its_own():
     code = """
 expected = compute()
@@ -74,6 +75,7 @@ assert compute() == expected
     run(code)
 
 
+@pytest.mark.long
 def test_python_threads_share_the_pool():
     """Whoever finds it busy computes alone: the same bits, and not more threads."""
     code = """
@@ -94,6 +96,7 @@ assert count_threads() == 3, count_threads()
     run(code)
 
 
+@pytest.mark.long
 def test_no_openmp_library_is_loaded():
     code = """
 compute()
@@ -105,6 +108,7 @@ print(open("/proc/self/maps").read())
     assert not [name for name in files if "omp" in name]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("threads", [1, 2])
 def test_threads_are_as_many_as_the_setting_says(threads):
     run(f"compute(); assert count_threads() == {threads}, count_threads()", threads)

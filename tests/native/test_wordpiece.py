@@ -31,6 +31,7 @@ def tokenizer_of(*, lowercase: bool, drops_unknown: bool, limit: int) -> Tokeniz
     return Tokenizer(to_static(tokenizer.definition, drops_unknown=drops_unknown))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lowercase", [True, False])
 @pytest.mark.parametrize("drops_unknown", [True, False])
 @given(texts=st.lists(TEXT, max_size=5))

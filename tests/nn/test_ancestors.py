@@ -144,6 +144,7 @@ def test_each_half_sees_one_side(kind: str) -> None:
         assert (halves.amax(-1)[:, 1] > 0).tolist() == [True] * 5 + [False] * 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["two-way lstm", "two-way attention"])
 def test_a_two_way_loss_is_that_of_both_directions(kind: str) -> None:
     torch.manual_seed(0)
@@ -218,6 +219,7 @@ def _language_model(kind: str, **more: Any) -> Model:
     return Model(tokenizer, task, task.network(_config(kind, **more)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_saved_model_gives_the_same_vectors(kind: str, tmp_path: Path) -> None:
     model = _language_model(kind)
@@ -234,6 +236,7 @@ def test_a_saved_model_gives_the_same_vectors(kind: str, tmp_path: Path) -> None
     assert np.allclose(near, model.embed(texts, precision="fp32"), atol=0.1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_impossible_settings_are_refused_by_name(kind: str, tmp_path: Path) -> None:
     model = _language_model(kind)

@@ -56,6 +56,7 @@ def in_turn(monkeypatch):
     divide_into_blocks.cache_clear()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["grouped", "dense"])
 @settings(max_examples=25, deadline=None)
 @given(
@@ -142,6 +143,7 @@ def test_a_padded_batch_gives_its_real_tokens_what_a_pack_gives(causal, window):
     assert window == 0 or not torch.allclose(dropped, expected, atol=1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["grouped", "dense"])
 def test_dropout_drops_and_rescales(backend):
     """With the identity as values, the output is the weights themselves: 0 or 1 / (1 - p) times."""

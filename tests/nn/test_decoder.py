@@ -143,6 +143,7 @@ def test_tokens_one_by_one_are_those_of_all_at_once() -> None:
             torch.testing.assert_close(found, expected[:, position], rtol=0, atol=1e-12)
 
 
+@pytest.mark.long
 def test_loss_of_a_translation_equals_the_formula() -> None:
     """The encoder's output, PyTorch's decoder, and a cross-entropy written out."""
     network = randomize(TranslationNetwork(CONFIG, limit=12, boundary_ids=(2, 3)))
@@ -169,6 +170,7 @@ def test_loss_of_a_translation_equals_the_formula() -> None:
     torch.testing.assert_close(network.predict(batch)["loss"], loss, rtol=1e-10, atol=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_generated_tokens_are_the_likeliest_at_each_position(seed: int) -> None:
     torch.manual_seed(seed)

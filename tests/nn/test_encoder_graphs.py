@@ -29,6 +29,7 @@ def random_pack(lengths: list[int]) -> Packed:
     return Packed.from_arrays([random.integers(0, 30, size) for size in lengths]).to("cpu")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("steps", [1, 8])
 @given(LENGTHS)
 def test_padded_pack_has_its_shape_and_few_pads(steps, lengths):
@@ -46,6 +47,7 @@ def test_padded_pack_has_its_shape_and_few_pads(steps, lengths):
     assert sum(group.sequences * group.length for group in padded.groups) == shape.tokens
 
 
+@pytest.mark.long
 def test_shapes_are_few():
     random = np.random.default_rng(0)
     shapes = set()
@@ -55,6 +57,7 @@ def test_shapes_are_few():
     assert len(shapes) <= 16
 
 
+@pytest.mark.long
 @given(LENGTHS)
 def test_padded_pack_has_the_same_outputs_and_gradients(lengths):
     torch.manual_seed(0)

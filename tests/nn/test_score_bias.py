@@ -383,6 +383,7 @@ def test_the_bias_is_frozen_with_the_embeddings():
     assert any(table is parameter for parameter in encoder.parts[0].parameters())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sequence_has_the_same_bits_alone_and_in_a_pack(kind, precision):

@@ -155,6 +155,7 @@ def test_resuming_says_which_file_is_damaged(
     assert run(model, path, **SHORT).best_step == 2, "nothing else was touched, and no lock is left"
 
 
+@pytest.mark.long
 def test_another_number_in_the_journal_is_found(model: Model, path: Path) -> None:
     journal = path / "journal.jsonl"
     content = journal.read_bytes()
@@ -169,6 +170,7 @@ def test_another_number_in_the_journal_is_found(model: Model, path: Path) -> Non
     assert run(model, path, **SHORT).best_step == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("content", [b"", b"\xff\x00", b"[" * 100_000, b"[]", b'"x"', b"null"])
 @pytest.mark.parametrize("name", ["manifest.json", "state.json"])
 def test_a_damaged_checkpoint_is_named(model: Model, path: Path, name: str, content: bytes) -> None:
@@ -217,6 +219,7 @@ def test_a_changed_digit_of_an_outcome_or_evaluation_is_detected(
         RunDirectory(path).outcome()
 
 
+@pytest.mark.long
 def test_leftovers_of_a_killed_process_are_deleted_by_the_next(model: Model, path: Path) -> None:
     checkpoints, best = path / "checkpoints", path / "best"
     existing_files = {*checkpoints.iterdir(), *best.iterdir()}

@@ -119,6 +119,7 @@ def test_long_rows_are_an_error_truncated_or_read_in_windows(server: Running, ge
     assert close(whole, expected)
 
 
+@pytest.mark.long
 def test_a_model_that_reads_windows_also_truncates(start) -> None:
     path = str(SAVED_MODELS / "windows")
     model = bw.load(path, device="cpu")
@@ -133,6 +134,7 @@ def test_a_model_that_reads_windows_also_truncates(start) -> None:
     assert close(answers[1], model.predict([long]))
 
 
+@pytest.mark.long
 def test_replaced_tokens_are_the_librarys(start) -> None:
     path, texts = str(SAVED_MODELS / "electra"), ["the door was open", "a deep river", ""]
     with start({"electra": path}) as server:
@@ -160,6 +162,7 @@ def test_rows_that_the_task_truncates_are_counted(
     assert (answer.status_code, answer.headers["x-truncated-texts"]) == (200, "2"), answer.text
 
 
+@pytest.mark.long
 def test_a_question_that_is_truncated_is_counted(directories, start, tmp_path) -> None:
     short = save_changed(directories["answering"], tmp_path / "short", max_question_tokens=4)
     with start({"short": short}) as server:
@@ -190,6 +193,7 @@ def test_answer_is_the_librarys(server: Running, get_model) -> None:
         assert (server.ask("/answer", body)[0]["answer"] == "") is is_none
 
 
+@pytest.mark.long
 def test_generate_does_not_depend_on_other_requests(server: Running, get_model) -> None:
     sampling = {"temperature": 1.0, "seed": 3, "max_new_tokens": 6}
     prompts = ["the door", "a river", "the door"]

@@ -34,6 +34,7 @@ def client(server: Running) -> Iterator[Client]:
         yield client
 
 
+@pytest.mark.long
 def test_settings_are_those_of_a_model(server: Running, get_model) -> None:
     clients = ExitStack()
 
@@ -92,6 +93,7 @@ def test_many_texts_are_sent_in_parts(client: Client, get_model) -> None:
     )
 
 
+@pytest.mark.long
 def test_long_texts_are_sent_in_smaller_parts(server: Running, get_model) -> None:
     texts = [f"{'é ' * 2000}{at}" for at in range(100)]  # 4,000 characters, perhaps 12,000 tokens
     with Client(server.url, model="classifier") as client:
@@ -127,6 +129,7 @@ def test_a_server_that_takes_fewer_texts_gets_smaller_requests(
     assert continuations == get_model("causal").generate(prompts, **keywords)
 
 
+@pytest.mark.long
 def test_copies_of_a_prompt_differ_in_all_requests(server: Running, get_model) -> None:
     prompts = ["the door"] * 500 + ["a", "the door"] * 50
     keywords = {"max_new_tokens": 4, "temperature": 1.0, "seed": 3}
@@ -136,6 +139,7 @@ def test_copies_of_a_prompt_differ_in_all_requests(server: Running, get_model) -
     assert found[512:] != found[: len(prompts) - 512]
 
 
+@pytest.mark.long
 def test_rows_of_a_document_are_context_in_all_requests(directories, start, tmp_path) -> None:
     tagger = save_tagger_of_documents(directories, tmp_path / "tagger")
     words = ["the", "door", "was", "open", "river", "deep", "in", "london"]
@@ -209,6 +213,7 @@ def test_an_address_needs_its_scheme(kind: type[Client] | type[AsyncClient]) -> 
         kind("127.0.0.1:8123")
 
 
+@pytest.mark.long
 def test_errors_name_the_server_and_the_text(server: Running, client: Client) -> None:
     with pytest.raises(ServerError, match=rf"^{server.url}: the model 'encoder' was trained for"):
         client.predict(TEXTS)

@@ -105,6 +105,7 @@ def test_errors_name_the_field(server: Running) -> None:
     assert error("pair", 422, text=TEXT, other="a", target={"kind": "x"}).startswith("target.kind")
 
 
+@pytest.mark.long
 def test_keys_deadlines_and_limits_are_enforced(start, directories) -> None:
     keys = Keys({"me": "a-key-of-some-length"})
     body = {"text": TEXT}
@@ -120,6 +121,7 @@ def test_keys_deadlines_and_limits_are_enforced(start, directories) -> None:
         assert all(one == expected for one in found)
 
 
+@pytest.mark.long
 def test_a_model_that_is_not_loaded_is_not_described(start, directories) -> None:
     with start({"one": directories["encoder"], "two": directories["pretrained"]}) as server:
         answer = server.http.get("/explore/models").json()["models"]

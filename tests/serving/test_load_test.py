@@ -19,6 +19,7 @@ def run_main(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return load_test.main()
 
 
+@pytest.mark.long
 def test_a_load_test_measures_a_server(
     directories, start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -36,6 +37,7 @@ def test_a_load_test_measures_a_server(
     assert "cannot be used" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_load_test_finds_wrong_vectors(
     directories, start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

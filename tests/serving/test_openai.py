@@ -164,6 +164,7 @@ def test_vectors_are_shortened_and_normalized(directories, start, get_model) -> 
         assert "this model's vocabulary" in wrong.json()["error"]["message"]
 
 
+@pytest.mark.long
 def test_vectors_of_a_declared_matryoshka_model_may_be_shortened(
     directories, start, tmp_path
 ) -> None:

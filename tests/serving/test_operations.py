@@ -63,6 +63,7 @@ def metrics(server: Running) -> dict[tuple[str, frozenset], float]:
 # --- access ---
 
 
+@pytest.mark.long
 def test_routes_but_health_need_a_key(directories, start) -> None:
     keys = Keys({"ada": KEY, "bob": "b" * 20})
     with start({"encoder": directories["encoder"]}, keys=keys, local=False) as server:
@@ -83,6 +84,7 @@ def test_routes_but_health_need_a_key(directories, start) -> None:
             assert server.http.get("/metrics", headers=headers).status_code == 200
 
 
+@pytest.mark.long
 def test_pages_ask_browsers_for_a_key(directories, start) -> None:
     browser = {"accept": "text/html,*/*"}
     with start({"encoder": directories["encoder"]}, keys=Keys({"ada": KEY})) as server:
@@ -99,6 +101,7 @@ def test_pages_ask_browsers_for_a_key(directories, start) -> None:
         assert server.http.get("/info", headers=browser).content == b""
 
 
+@pytest.mark.long
 def test_metrics_need_no_key_on_this_machine_alone(directories, start) -> None:
     with start({"encoder": directories["encoder"]}, keys=Keys({"ada": KEY})) as server:
         assert server.http.get("/metrics").status_code == 200
@@ -174,6 +177,7 @@ def test_a_byte_order_mark_and_spaces_are_no_part_of_a_key(tmp_path: Path, text:
     assert read_keys(file).find_owner(KEY) in ("ada", "key-1")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
 def test_a_key_may_have_letters_beyond_ascii(directories, start, encoding: str) -> None:
     key = "ein-schlüssel-mit-umlaut"
@@ -221,6 +225,7 @@ def test_other_origins_get_no_permission(server: Running) -> None:
 # --- sizes ---
 
 
+@pytest.mark.long
 def test_a_body_is_bounded_whether_it_says_its_length_or_not(directories, start) -> None:
     settings = ServeSettings(max_body_bytes=2000)
     with start({"encoder": directories["encoder"]}, settings) as server:
@@ -234,6 +239,7 @@ def test_a_body_is_bounded_whether_it_says_its_length_or_not(directories, start)
         assert server.post("/embed", {"inputs": "a"}).status_code == 200
 
 
+@pytest.mark.long
 def test_a_body_that_does_not_arrive_is_408(directories, start) -> None:
     settings = ServeSettings(body_seconds=0.1)
     with start({"encoder": directories["encoder"]}, settings) as server:
@@ -244,6 +250,7 @@ def test_a_body_that_does_not_arrive_is_408(directories, start) -> None:
         assert server.post("/embed", {"inputs": "a"}).status_code == 200
 
 
+@pytest.mark.long
 def test_requests_that_do_not_fit_the_queue_are_429_and_not_tokenised(directories, start) -> None:
     settings = ServeSettings(max_queue_tokens=58)
     with (
@@ -268,6 +275,7 @@ def test_requests_that_do_not_fit_the_queue_are_429_and_not_tokenised(directorie
         assert server.post("/embed", {"inputs": "a" * 30}).status_code == 200
 
 
+@pytest.mark.long
 def test_requests_at_a_time_are_bounded_and_health_is_not(directories, start) -> None:
     settings = ServeSettings(max_concurrent_requests=2)
     with (
@@ -332,6 +340,7 @@ def test_a_deadline_that_passed_is_408(server: Running) -> None:
         assert response.status_code == 400
 
 
+@pytest.mark.long
 def test_a_deadline_that_passes_in_the_queue_is_408(directories, start) -> None:
     with start({"encoder": directories["encoder"]}) as server, no_batches(server.service.queue):
         answer = server.post("/embed", {"inputs": TEXT}, headers={"x-deadline-ms": "50"})
@@ -339,6 +348,7 @@ def test_a_deadline_that_passes_in_the_queue_is_408(directories, start) -> None:
         wait_until(lambda: server.service.queue.load.requests == 0)
 
 
+@pytest.mark.long
 def test_a_request_whose_client_disconnected_is_dropped(directories, start) -> None:
     with (
         start({"encoder": directories["encoder"]}) as server,
@@ -380,6 +390,7 @@ def test_a_few_requests_continue_in_each_iteration_of_the_loop() -> None:
     assert order.index("check") < 20
 
 
+@pytest.mark.long
 def test_health_answers_while_a_long_text_is_computed(directories, start) -> None:
     settings = ServeSettings(max_characters=2_000_000)
     with start({"encoder": directories["encoder"]}, settings) as server:
@@ -397,6 +408,7 @@ def test_health_answers_while_a_long_text_is_computed(directories, start) -> Non
 # --- other web pages, traces ---
 
 
+@pytest.mark.long
 def test_only_pages_of_allowed_origins_may_send_requests(directories, start) -> None:
     sources, keys = {"m": directories["encoder"]}, Keys({"ada": KEY})
     preflight = {
@@ -446,6 +458,7 @@ def test_responses_continue_the_trace_of_a_request(
 # --- metrics and logs ---
 
 
+@pytest.mark.long
 def test_metrics_are_there_from_the_start_and_count(directories, start) -> None:
     with start({"encoder": directories["encoder"]}, ServeSettings()) as server:
         first = metrics(server)
@@ -491,6 +504,7 @@ def test_metrics_are_there_from_the_start_and_count(directories, start) -> None:
         assert metrics(server)["bertworks_requests_total", embed] == 4
 
 
+@pytest.mark.long
 def test_metrics_are_valid_openmetrics(directories, start) -> None:
     keys = Keys({"ada": KEY})
     with start({"m": directories["encoder"]}, keys=keys) as server:
@@ -512,6 +526,7 @@ def test_metrics_are_valid_openmetrics(directories, start) -> None:
         assert info["model_sha"] == hashlib.sha256(weights).hexdigest()
 
 
+@pytest.mark.long
 def test_neither_texts_nor_keys_are_logged(
     directories, start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -550,6 +565,7 @@ def test_neither_texts_nor_keys_are_logged(
     assert fault_line["kind"] == "RuntimeError"
 
 
+@pytest.mark.long
 def test_ready_is_not_health(directories, start) -> None:
     with start({"encoder": directories["encoder"]}) as server:
         assert server.http.get("/ready").status_code == 200
@@ -583,6 +599,7 @@ def test_models_are_loaded_on_demand_and_the_oldest_is_unloaded(
         assert [one.name for one in models.list_loaded()] == ["encoder", "tagger"]
 
 
+@pytest.mark.long
 def test_models_are_loaded_anew(directories, start, tmp_path: Path) -> None:
     import shutil
 
@@ -627,6 +644,7 @@ def test_models_have_names(tmp_path: Path) -> None:
         parse_sources([])
 
 
+@pytest.mark.long
 def test_a_default_prompt_is_put_before_texts(
     directories, start, tmp_path: Path, get_model
 ) -> None:
@@ -656,6 +674,7 @@ def test_every_described_post_route_has_an_example() -> None:
     assert sorted(EXAMPLES) == sorted(paths)
 
 
+@pytest.mark.long
 def test_each_route_has_an_example_that_runs(server: Running) -> None:
     for name in server.service.models.sources:
         server.service.models.get(name)
@@ -671,6 +690,7 @@ def test_each_route_has_an_example_that_runs(server: Running) -> None:
     assert ran == EXAMPLES.keys() - {"/embed_sparse"}, "no model here makes sparse vectors"
 
 
+@pytest.mark.long
 def test_each_route_refuses_a_field_that_it_does_not_know(server: Running) -> None:
     """But one that is null is as if it was omitted."""
     for path, (_, example) in EXAMPLES.items():
@@ -699,6 +719,7 @@ MANY: dict[str, tuple[str, str, list[Any]]] = {
 }
 
 
+@pytest.mark.long
 def test_each_route_limits_the_texts_of_a_request(directories, start) -> None:
     apart = {"/embed_sparse", "/similarity", *(path for path in EXAMPLES if "explore" in path)}
     assert MANY.keys() == EXAMPLES.keys() - apart
@@ -766,6 +787,7 @@ def _properties(description: Any, schema: Any) -> Iterator[str]:
         yield from _properties(description, form)
 
 
+@pytest.mark.long
 def test_routes_follow_from_the_task(directories, start) -> None:
     with start({"tagger": directories["tagger"]}, ServeSettings()) as server:
         paths = server.http.get("/openapi.json").json()["paths"]
@@ -773,6 +795,7 @@ def test_routes_follow_from_the_task(directories, start) -> None:
         assert not {"/fill-mask", "/generate", "/answer", "/rerank", "/classify"} & paths.keys()
 
 
+@pytest.mark.long
 def test_no_example_is_shown_that_no_loaded_model_can_answer(directories, start) -> None:
     with start({"tagger": directories["tagger"]}) as server:
         for num_loaded in (0, 1):
@@ -790,6 +813,7 @@ def test_threads_are_no_more_than_processors() -> None:
     assert 1 <= count_usable_cpus() <= (os.cpu_count() or 1)
 
 
+@pytest.mark.long
 def test_the_page_of_routes_has_commands_that_run_and_loads_nothing(directories, start) -> None:
     with start({"pretrained": directories["pretrained"]}) as server:
         server.service.models.get("pretrained")

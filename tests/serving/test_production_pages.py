@@ -135,6 +135,7 @@ def test_pod_reads_its_volumes_and_writes_to_memory_alone(
     assert keys.quotas.keys() == {"search"}
 
 
+@pytest.mark.long
 def test_metrics_of_the_pages_exist(directories, start) -> None:
     with start({"encoder": directories["encoder"]}) as server:
         server.ask("/embed", {"inputs": "the door"})
@@ -192,6 +193,7 @@ def run_health_check(**variables: str) -> int:
     return subprocess.run(command, env=variables, check=False, capture_output=True).returncode
 
 
+@pytest.mark.long
 def test_health_check_of_the_image_knows_the_port(directories, start) -> None:
     with start({"encoder": directories["encoder"]}) as server:
         port = server.url.rpartition(":")[2]

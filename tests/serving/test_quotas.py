@@ -93,6 +93,7 @@ def test_invalid_quotas_are_refused(tmp_path: Path, limits: str, message: str) -
         read_keys(file)
 
 
+@pytest.mark.long
 @needs_pytorch
 def test_server_refuses_requests_beyond_a_quota(directories, start) -> None:
     quotas = {"ada": Quota(tokens_per_minute=12)}
@@ -112,6 +113,7 @@ def test_server_refuses_requests_beyond_a_quota(directories, start) -> None:
         assert 'bertworks_quota_refusals_total{client="ada"} 2.0' in metrics
 
 
+@pytest.mark.long
 @needs_pytorch
 def test_requests_in_progress_count_against_a_quota(directories, start) -> None:
     keys = Keys({"ada": KEY}, quotas={"ada": Quota(max_requests=1)})

@@ -108,6 +108,7 @@ def test_errors_follow_the_protocol_of_the_route() -> None:
         assert formats.find(path) == expected, path
 
 
+@pytest.mark.long
 def test_errors_under_v2_are_cohere_s(directories, start) -> None:
     keys = Keys({"ada": KEY})
     with start({"encoder": directories["encoder"]}, keys=keys) as server:

@@ -145,6 +145,7 @@ RERANKERS = {
 """Models that score pairs, and the function from a logit to the value."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "activation"), RERANKERS.items())
 @settings(max_examples=EXAMPLES, phases=PHASES)
 @given(query=text, texts=st.lists(text, min_size=1, max_size=6))
@@ -187,6 +188,7 @@ def test_scores_are_those_of_sentence_transformers(models: dict[str, str], name:
     assert len(set(values)) == 3
 
 
+@pytest.mark.long
 def test_the_second_text_of_a_pair_matters(server: Running) -> None:
     """Each of these was answered from the first texts alone."""
     for name in ("bge", "xlm-roberta", "nli", "inference, bare"):

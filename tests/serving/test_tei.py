@@ -309,6 +309,7 @@ def test_info_has_all_that_their_description_requires(server: Running) -> None:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8", "auto"])
 def test_info_has_the_precision_that_is_computed(directories, start, precision: str) -> None:
     names = {"fp32": "float32", "bf16": "bfloat16", "int8": "int8"}

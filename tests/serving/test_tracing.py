@@ -23,6 +23,7 @@ def test_traces_need_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         make_traces()
 
 
+@pytest.mark.long
 def test_each_request_has_a_span_in_its_trace(
     directories, start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,6 +70,7 @@ def test_each_request_has_a_span_in_its_trace(
     assert (unknown.name, unknown.attributes["http.route"]) == ("GET other", "other")
 
 
+@pytest.mark.long
 def test_spans_are_sent_to_the_address_of_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason=NEEDS_SDK)
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest

@@ -105,6 +105,7 @@ def test_an_address_in_use_is_an_error_before_models_are_loaded(directories) -> 
     assert f"cannot listen to 127.0.0.1:{port}. Another server may be there" in result.stderr
 
 
+@pytest.mark.long
 def test_other_models_are_served_if_one_is_broken(
     broken_model,
     directories,
@@ -138,6 +139,7 @@ def test_other_models_are_served_if_one_is_broken(
     assert reason in event["reason"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lazy", [False, True])
 def test_a_model_that_is_repaired_is_served(
     broken_model, directories, start, lazy: bool, monkeypatch: pytest.MonkeyPatch
@@ -157,6 +159,7 @@ def test_a_model_that_is_repaired_is_served(
         assert server.service.models.available == ["good", "b"]
 
 
+@pytest.mark.long
 def test_a_reload_keeps_a_model_whose_new_weights_overflow(
     directories, start, tmp_path: Path
 ) -> None:
@@ -170,6 +173,7 @@ def test_a_reload_keeps_a_model_whose_new_weights_overflow(
         assert server.ask("/embed", {"inputs": TEXT}) == vectors
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", ["other weights", "truncated", "removed"])
 def test_a_served_model_does_not_depend_on_its_file(
     directories, start, tmp_path: Path, change: str
@@ -224,6 +228,7 @@ def test_a_served_model_has_a_name_and_a_source(word: str, message: str) -> None
         parse_sources(["mini", word])
 
 
+@pytest.mark.long
 def test_a_model_larger_than_the_limit_is_an_error(directories, start) -> None:
     resident_bytes = memory.measure_resident_bytes() or 0
     with start({"m": directories["encoder"]}, max_memory=resident_bytes // 2) as server:
@@ -233,6 +238,7 @@ def test_a_model_larger_than_the_limit_is_an_error(directories, start) -> None:
         assert f": more than max_memory={resident_bytes // 2 / 1e6:g}" in error
 
 
+@pytest.mark.long
 def test_models_without_files_are_not_ready_if_lazy(directories, start, tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     shutil.copy(Path(directories["encoder"]) / "config.json", tmp_path / "m")
@@ -247,6 +253,7 @@ def test_models_without_files_are_not_ready_if_lazy(directories, start, tmp_path
         assert server.service.models.num_loads == {"good": 1}, "by /info"
 
 
+@pytest.mark.long
 def test_memory_of_the_process_decides_what_is_unloaded(
     directories, start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -271,6 +278,7 @@ def test_memory_of_the_process_decides_what_is_unloaded(
     assert warning["megabytes"] == 121
 
 
+@pytest.mark.long
 def test_models_that_unload_each_other_are_reported(
     directories, start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

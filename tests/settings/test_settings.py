@@ -194,6 +194,7 @@ It takes time that grows with their square.
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text",
     [
@@ -213,6 +214,7 @@ def test_odd_yaml_is_an_error_of_one_line(tmp_path, text):
     assert len(str(error.value)) < 500
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("value", ["2024-99-99", "0b_", "9" * 5000, "[" * DEEP])
 def test_odd_words_are_an_error_of_one_line(value):
     with pytest.raises(SettingsError, match="steps="):

@@ -245,6 +245,7 @@ def test_mapping_as_python_prints_it_is_an_error() -> None:
         read_all_answers([row])
 
 
+@pytest.mark.long
 def test_table_of_another_form_than_training_is_evaluated_by_its_own_columns(
     tmp_path: Path,
 ) -> None:

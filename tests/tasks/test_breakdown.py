@@ -161,6 +161,7 @@ def test_a_network_whose_outputs_are_not_finite_is_not_measured(task: str) -> No
         model.evaluate(rows)
 
 
+@pytest.mark.long
 def test_batches_change_nothing() -> None:
     rows = [{"text": text(), "label": str(RANDOM.choice(["x", "y"]))} for _ in range(60)]
     model = random_model("classification", rows)

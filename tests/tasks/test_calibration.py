@@ -63,6 +63,7 @@ def test_temperature_minimizes_the_cross_entropy_with_its_prior() -> None:
     assert scaling.temperatures == pytest.approx([math.exp(-best)], rel=1e-4)
 
 
+@pytest.mark.long
 def test_vector_scaling_is_chosen_where_classes_differ_and_is_the_optimum() -> None:
     logits, labels = draw_rows(600, 3, np.array([1, 2, 4]), np.array([1.5, 0, -1.5]))
     scaling = fit_scaling(logits, labels)
@@ -160,6 +161,7 @@ def test_evaluation_compares_errors_before_and_after(tokenizer: Tokenizer) -> No
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", ["classification", "multilabel"])
 def test_finetune_calibrates_on_dev_and_every_way_applies_it(tmp_path: Path, task: str) -> None:
     """The probabilities of the model with and without PyTorch and of the explorer."""

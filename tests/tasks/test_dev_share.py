@@ -103,6 +103,7 @@ def test_a_text_is_never_in_both_parts() -> None:
     assert data.summary.dev.name == "0.25 of rows in memory"
 
 
+@pytest.mark.long
 def test_documents_articles_and_queries_stay_together() -> None:
     sentences = [
         {"words": ["x", chr(97 + number % 26)], "tags": ["B-N", "O"], "document": number // 5}

@@ -112,6 +112,7 @@ def _check_the_window_is_full(start: int, size: int, ends: list[int], own: tuple
         assert abs((own[0] - start) - (stop - own[0] - own[1])) <= 2 * longest
 
 
+@pytest.mark.long
 @given(documents=DOCUMENTS, chunk=st.integers(1, 5))
 @settings(max_examples=25, deadline=None)
 def test_examples_do_not_depend_on_the_number_of_rows_read_at_once(documents, chunk):

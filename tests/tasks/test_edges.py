@@ -83,6 +83,7 @@ def test_every_task_is_here() -> None:
     assert set(TASKS) == set(LABELLED_TASKS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["", "  ", "a", "\x00\x01", "[SEP]", LONG], ids=repr_short)
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_any_text_has_one_answer(models: dict[str, Model], task: str, text: str) -> None:
@@ -92,6 +93,7 @@ def test_any_text_has_one_answer(models: dict[str, Model], task: str, text: str)
     assert abs(number) < 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["", "  ", "a", "\x00\x01", "[SEP]", LONG], ids=repr_short)
 def test_any_two_texts_have_a_cosine(models: dict[str, Model], text: str) -> None:
     with expect_truncation_warning(text):
@@ -110,6 +112,7 @@ def test_any_text_has_a_translation(models: dict[str, Model], text: str) -> None
     assert example.truncated_tokens == 100_000 - 62
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", ["classification", "choice", "retrieval"])
 def test_truncated_tokens_are_counted(models: dict[str, Model], task: str) -> None:
     rows = {
@@ -126,6 +129,7 @@ def test_truncated_tokens_are_counted(models: dict[str, Model], task: str) -> No
         strict.examples([rows[task]], 0)
 
 
+@pytest.mark.long
 def test_windows_are_not_truncated(models: dict[str, Model]) -> None:
     own = models["classification"].task
     values = {**own.to_dict(), "truncation": "windows"}
@@ -193,6 +197,7 @@ def test_any_passage_has_an_answer_or_none(
         assert (answer["answer"], answer["probability"]) == ("", 1.0)
 
 
+@pytest.mark.long
 def test_a_long_question_is_cut_and_leaves_room_for_the_passage(models: dict[str, Model]) -> None:
     own = models["answering"]
     row = {"question": LONG, "context": "a b"}
@@ -200,6 +205,7 @@ def test_a_long_question_is_cut_and_leaves_room_for_the_passage(models: dict[str
         own.predict([row])  # 64 tokens of a question are all that 64 have room for
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("choices", [["", ""], ["a"], [LONG, "a"], ["b"] * 200], ids=repr_short)
 def test_any_number_of_choices_is_predicted(models: dict[str, Model], choices: list[str]) -> None:
     with expect_truncation_warning(*choices):

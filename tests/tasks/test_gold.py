@@ -126,6 +126,7 @@ def test_share_for_dev_is_taken_from_labelled_rows(tmp_path: Path) -> None:
     assert result.data.train.rows + result.data.dev.rows == 80
 
 
+@pytest.mark.long
 def test_grid_leaves_out_marked_rows(tmp_path: Path) -> None:
     labels = ["-" if n % 9 == 0 else NLI[n % 3] for n in range(36)]
     data = {"train": rows_of(labels), "dev": rows_of(labels)}
@@ -296,6 +297,7 @@ def test_score_does_not_map_names_that_are_not_numbers() -> None:
     assert bw.score("classification", rows).metrics["accuracy"] == 0
 
 
+@pytest.mark.long
 def test_evaluation_reads_numbers_as_a_models_unnamed_classes(tmp_path: Path) -> None:
     labels = [f"LABEL_{n % 3}" for n in range(12)]
     trained = bw.finetune(model(), train=rows_of(labels), out=tmp_path / "r", **FAST).model

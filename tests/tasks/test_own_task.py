@@ -165,6 +165,7 @@ def test_transformers_reports_the_head(run: Path) -> None:
     assert set(info["unexpected_keys"]) == {"relation_head.weight", "relation_head.bias"}
 
 
+@pytest.mark.long
 def test_a_run_resumes(run: Path, table: Path, relation_task: Any) -> None:
     again = bw.finetune(tiny(), relation_task, train=table, dev=table, out=run, **SETTINGS)
     assert again.metrics["accuracy"] == 1

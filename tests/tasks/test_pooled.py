@@ -129,6 +129,7 @@ def test_equal_windows_share_the_gradient_of_their_maximum(factor):
     assert logits.grad.tolist() == [[factor / 2], [factor / 2], [factor]]
 
 
+@pytest.mark.long
 def test_gradients_are_the_same_in_parts(monkeypatch):
     task = task_of(ClassificationTask, stride=3)
     network = task.network(CONFIG.with_values(hidden_dropout_prob=0.0)).double()

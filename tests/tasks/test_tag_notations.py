@@ -123,6 +123,7 @@ def score_of(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) 
     return bw.score("tagging", rows, prediction_column="predicted")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SCHEMES)
 @given(spelling=st.sampled_from([*SPELLINGS]), data=st.data())
 @settings(max_examples=25, deadline=None)

@@ -295,6 +295,7 @@ def test_a_published_model_has_the_same_entities_in_every_notation(ours, tmp_pat
     assert model.evaluate([row]).metrics["f1"] == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("labels", ["O PER NAME LOC PLACE ORG", "O I-PER I-B I-LOC I-I B-ORG"])
 def test_a_published_model_groups_words_as_the_pipeline_does(ours, tmp_path, labels):
     model = publish(ours, tmp_path / "model", labels)

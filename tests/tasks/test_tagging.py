@@ -143,6 +143,7 @@ def test_scores_are_those_of_seqeval(rows):
     assert f1 == pytest.approx(f1_score(true, predicted, zero_division=0))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["bio", "bioes"])
 @given(data=st.data())
 def test_the_best_path_is_legal_and_the_best(scheme, data):

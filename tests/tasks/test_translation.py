@@ -136,6 +136,7 @@ def test_sacrebleu_is_required_before_training(
     assert not (tmp_path / "a" / "checkpoints").exists()
 
 
+@pytest.mark.long
 def test_onnx_has_no_decoder(tmp_path: Path) -> None:
     """The encoder alone was written."""
     pytest.importorskip("onnxscript")

@@ -305,6 +305,7 @@ def has_vowel_sign(text: str) -> bool:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", [{}, {"do_lower_case": True}, {"split_by_punct": True}])
 def test_deberta_v2_is_sentencepiece(tmp_path, settings):
     library = train_sentencepiece(tmp_path, "deberta-v2")

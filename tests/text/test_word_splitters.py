@@ -169,6 +169,7 @@ def spiece_model() -> bytes:
     return buffer.getvalue()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("subword", ["wordpiece", "character", "sentencepiece"])
 @pytest.mark.parametrize("lowercase", [False, True])
 @pytest.mark.parametrize("words", WORD_SETTINGS)

@@ -29,6 +29,7 @@ def model() -> Model:
     return Model.fresh(CONFIG, Tokenizer.from_vocabulary(PIECES))
 
 
+@pytest.mark.long
 def test_learns_and_is_saved(model: Model, tmp_path: Path) -> None:
     progress = Lines()
     result = run(model, tmp_path / "run", progress=progress, calibrate=False)
@@ -173,6 +174,7 @@ def test_an_interrupted_run_resumes_to_the_same_bits(model: Model, tmp_path: Pat
     assert journals[0] == journals[1]
 
 
+@pytest.mark.long
 def test_another_start_is_refused(model: Model, tmp_path: Path) -> None:
     run(model, tmp_path / "run", epochs=0.1)
     for table in ("train", "dev"):
@@ -296,6 +298,7 @@ def test_layers_that_gradual_unfreezing_does_not_reach_are_reported(
     assert num_changed == (3 - settings.get("freeze_layers", 0) if says is None else int(says[8]))
 
 
+@pytest.mark.long
 def test_gradual_unfreezing_counts_in_epochs(model: Model, tmp_path: Path) -> None:
     progress = Lines()
     initial_weights = model.encoder.state_dict(prefix="encoder.")
@@ -307,6 +310,7 @@ def test_gradual_unfreezing_counts_in_epochs(model: Model, tmp_path: Path) -> No
     assert "gradual unfreezing reaches only the top 1 of 1 layers" in progress.lines
 
 
+@pytest.mark.long
 def test_one_predicted_class_for_all_rows_is_reported(model: Model, tmp_path: Path) -> None:
     progress = Lines()
     lopsided = [*TRAIN[:2], *TRAIN[::2]]

@@ -134,6 +134,7 @@ def test_updates_are_those_of_the_plainest_loop(tmp_path: Path) -> None:
     assert result.resumed_step is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("micro", [{"micro_batch_size": 5}, {"micro_batch_tokens": 30}])
 def test_accumulation_gives_the_update_of_the_whole_batch(
     tmp_path: Path, micro: dict[str, int]
@@ -238,6 +239,7 @@ def signalling(signal_call: int, number: int) -> Callable[[Network], dict[str, f
     return evaluate
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_saves_and_stops_after_the_step(tmp_path: Path, number: int, status: int) -> None:
     whole, _ = train(tmp_path / "whole", evaluate=measure)
@@ -465,6 +467,7 @@ def test_a_signal_before_the_first_step_loses_nothing(tmp_path: Path) -> None:
     assert journal(tmp_path / "whole") == journal(tmp_path / "run")
 
 
+@pytest.mark.long
 def test_evaluating_leaves_no_trace_in_the_weights(tmp_path: Path) -> None:
     without, _ = train(tmp_path / "without")
     often, _ = train(tmp_path / "often", SETTINGS.with_values(eval_every=1), evaluate=measure)

@@ -116,6 +116,7 @@ def train(
     return losses, task, source
 
 
+@pytest.mark.long
 def test_the_curve_is_the_one_in_the_file(tmp_path: Path) -> None:
     """To make the file anew, delete it, run this test, and look at what changed."""
     losses, _, _ = train(tmp_path, dropout=0.1)

@@ -58,6 +58,7 @@ def test_a_student_of_any_width_learns(
     assert lines[0]["losses"].keys() == losses
 
 
+@pytest.mark.long
 def test_a_teacher_must_have_room_for_the_phases(prepared_data: Path, tmp_path: Path) -> None:
     geometry = {**GEOMETRY, "hidden_size": 16, "max_position_embeddings": 24}
     phases = [{"max_seq_length": 24}]

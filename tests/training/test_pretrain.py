@@ -259,6 +259,7 @@ def test_workers_do_not_change_a_bit(prepared_data: Path, tmp_path: Path) -> Non
     assert models[0].read_bytes() == models[1].read_bytes()
 
 
+@pytest.mark.long
 def test_static_masking_and_other_formats_train(prepared_data: Path, tmp_path: Path) -> None:
     result = tiny_run(
         prepared_data,

@@ -27,6 +27,7 @@ def fresh(**geometry: Any) -> Model:
     return Model.fresh(GEOMETRY.with_values(**geometry), Tokenizer.from_vocabulary(WORD_PIECES))
 
 
+@pytest.mark.long
 def test_directory_of_a_refused_run_is_usable(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="Leave micro_batch_tokens out"):
         finetune(

@@ -78,6 +78,7 @@ def test_texts_come_to_lie_as_with_the_teacher(tmp_path: Path, teacher: Path) ->
     assert trained_model.evaluate(PAIRS).metrics.keys() >= {"pearson", "spearman"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("names", "settings"),
     [

@@ -47,6 +47,7 @@ def test_the_meter_follows_the_speed() -> None:
     assert meter.tokens_per_second == pytest.approx(1000, rel=0.01)
 
 
+@pytest.mark.long
 def test_operations_are_those_that_pytorch_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -73,6 +74,7 @@ def test_operations_are_those_that_pytorch_counts(monkeypatch: pytest.MonkeyPatc
     assert forward == pytest.approx(counter.get_total_flops(), rel=0.02), "a teacher's"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind",
     [
@@ -108,6 +110,7 @@ def test_each_matrix_multiplies_each_token_once(
     assert encoder_flops(config, packed) == 2 * packed.num_tokens * matrices + attention
 
 
+@pytest.mark.long
 def test_no_step_is_faster_than_the_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A peak that was measured while another process ran is not used."""
     monkeypatch.setattr("bertworks.training.operations.matmul_peak", lambda *_, **__: 1.0)

@@ -215,6 +215,7 @@ def point_result(epochs: int, *values: float | None, metric: str) -> PointResult
 VALUES = st.floats(0, 1) | st.none()
 
 
+@pytest.mark.long
 @given(
     st.lists(st.lists(VALUES, min_size=1, max_size=4), min_size=1, max_size=5),
     st.booleans(),
@@ -521,6 +522,7 @@ def test_each_gpu_has_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert visible_devices("cpu", 2) == [None, None]
 
 
+@pytest.mark.long
 def test_a_run_that_learned_nothing_is_reported(run: Run) -> None:
     lines = Lines()
     result = run(grid={"learning_rate": [1e-9]}, progress=lines)

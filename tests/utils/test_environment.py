@@ -79,6 +79,7 @@ def test_variables_that_kubernetes_sets_for_a_service_are_no_settings(service: s
         check_environment({**KUBERNETES, "BERTWORKS_API_KEY": "x"})
 
 
+@pytest.mark.long
 def test_all_variables_of_the_repository_are_known() -> None:
     folders = ("src", "tests", "benchmarks", "examples")
     files = [*(file for folder in folders for file in (ROOT / folder).rglob("*.py"))]
@@ -102,6 +103,7 @@ def test_every_verb_refuses_an_unknown_variable(
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.long
 def test_every_verb_knows_the_variables_of_serve() -> None:
     command = [sys.executable, "-m", "bertworks", "tokenize", "mini", "a"]
     for name, status in (("BERTWORKS_SERVE_PORT", 0), ("BERTWORKS_SERVE_PROT", 1)):

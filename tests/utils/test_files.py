@@ -419,6 +419,7 @@ def holder(path: Path, kind: str) -> Iterator[subprocess.Popen[str]]:
 KINDS: list[locks.OutputKind] = ["file", "directory", "whole directory"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_second_writer_is_refused_with_the_first_one_s_process(
     tmp_path: Path, kind: locks.OutputKind
@@ -484,6 +485,7 @@ def test_unfinished_files_of_a_killed_process_are_no_output(tmp_path: Path) -> N
     assert output_exists(tmp_path)
 
 
+@pytest.mark.long
 def test_removed_lock_has_one_holder_at_a_time(tmp_path: Path) -> None:
     """Lock files are removed while others open them; two must never hold one output."""
     out, num_holders, most, got = tmp_path / "out", 0, 0, 0
@@ -608,6 +610,7 @@ def record(**values: Any) -> bytes:
     return json.dumps({**locks._own_identity(), **values}).encode()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lives", [True, False])
 @pytest.mark.parametrize("flock", [True, None])
 def test_another_machine_is_looked_after(
@@ -634,6 +637,7 @@ def test_another_machine_is_looked_after(
     beating.join()
 
 
+@pytest.mark.long
 def test_another_machine_that_finishes_meanwhile_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -647,6 +651,7 @@ def test_another_machine_that_finishes_meanwhile_is_no_error(
     ending.join()
 
 
+@pytest.mark.long
 def test_a_holder_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "_BEAT", 0.02)
     with locked_output(tmp_path / "out"):

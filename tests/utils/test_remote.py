@@ -140,6 +140,7 @@ def check_parts_are_merged_at(place: str, tmp_path: Path) -> None:
         bw.merge([*parts, f"{place}/v-4.npy"], tmp_path / "four.npy")
 
 
+@pytest.mark.long
 def test_parts_on_another_file_system_are_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +149,7 @@ def test_parts_on_another_file_system_are_merged(
     check_parts_are_merged_at("memory://parts", tmp_path)
 
 
+@pytest.mark.long
 def test_parts_of_a_corpus_on_another_file_system_are_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

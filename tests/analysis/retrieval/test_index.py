@@ -57,6 +57,7 @@ def check(results: list[list[Hit]], expected: list[list[tuple[int, float]]]) -> 
         assert [hit.text for hit in hits] == [TEXTS[row] for row, _ in rows]
 
 
+@pytest.mark.long
 def test_search_finds_what_a_full_sort_finds(model: Model, tmp_path: Path) -> None:
     expected = by_full_sort(model, QUERIES, 7)
     results = bw.Index.open(model, TEXTS).search(QUERIES, top_k=7)
@@ -107,6 +108,7 @@ def test_kept_vectors_are_of_this_file_and_this_model(model: Model, tmp_path: Pa
         Index.open(model, file, index_dir)
 
 
+@pytest.mark.long
 def test_an_approximation_misses_little_and_is_kept(model: Model, tmp_path: Path) -> None:
     pytest.importorskip("faiss")
     random = np.random.default_rng(1)
@@ -149,6 +151,7 @@ def test_a_damaged_approximation_is_made_anew(model: Model, tmp_path: Path) -> N
         assert Index.open(model, TEXTS, tmp_path).search(QUERIES, **search) == expected
 
 
+@pytest.mark.long
 def test_files_that_changed_after_indexing_are_refused(model: Model, tmp_path: Path) -> None:
     file = tmp_path / "texts.txt"
     file.write_text("a\nb\nc\n")

@@ -41,6 +41,7 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("skip", "margin"), [(0, None), (2, None), (0, 0.01)])
 def test_negatives_are_the_best_passages_of_other_queries(
     model: Model, tmp_path: Path, skip: int, margin: float | None
@@ -65,6 +66,7 @@ def test_negatives_are_the_best_passages_of_other_queries(
     assert sorted(path.name for path in tmp_path.iterdir()) == [out.name, f"{out.name}.json"]
 
 
+@pytest.mark.long
 def test_reranker_drops_relevant_passages_and_its_scores_are_written(
     model: Model, tmp_path: Path
 ) -> None:
@@ -113,6 +115,7 @@ def test_output_is_the_same_for_any_workers_and_is_not_made_twice(
     mine("bm25", PAIRS, one, overwrite=True)
 
 
+@pytest.mark.long
 def test_interrupted_file_resumes(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

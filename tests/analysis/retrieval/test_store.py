@@ -47,6 +47,7 @@ def check(store: VectorStore, model: Model, texts: dict[str, str]) -> None:
             assert hit.score == pytest.approx(by_text[hit.text], abs=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("quantization", ["none", "int8"])
 def test_store_finds_what_was_added_and_not_what_was_deleted(
     model: Model, tmp_path: Path, quantization: Any

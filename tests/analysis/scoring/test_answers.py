@@ -184,6 +184,7 @@ def test_bad_probabilities_are_refused(chances, says):
         bw.score("answering", QUESTIONS, predictions={}, no_answer_probabilities=chances)
 
 
+@pytest.mark.long
 @given(others=st.dictionaries(st.text(min_size=3), st.text(), min_size=1, max_size=5))
 @settings(max_examples=20, deadline=None)
 def test_answers_to_other_questions_are_ignored_and_counted(others):

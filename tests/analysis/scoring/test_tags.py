@@ -95,6 +95,7 @@ def conlleval(lines: list[str]) -> tuple[float, float, float, float]:
 TAGS = st.sampled_from(["O", "B-PER", "I-PER", "B-LOC"])
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(
     documents=st.lists(

@@ -271,6 +271,7 @@ def test_a_ends_anywhere_and_a_coin_decides_about_b() -> None:
     assert all(is_within(count / total, 1 / 9, total) for count in ends.values())
 
 
+@pytest.mark.long
 def test_a_random_b_starts_anywhere_in_any_other_document() -> None:
     lengths = [[10] * (5 + 5 * number) for number in range(8)]
     settings_ = InstanceSettings(max_seq_length=63, short_seq_prob=0)

@@ -72,6 +72,7 @@ UNITS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("values", UNITS)
 @settings(max_examples=40, deadline=None)
 @given(lengths=st.lists(st.integers(5, 40), min_size=1, max_size=8), seed=st.integers(0, 2**64 - 1))
@@ -126,6 +127,7 @@ def test_the_number_of_predictions_is_the_originals(probability: float, limit: i
         assert count == min(expected, length - 3)  # [CLS] and the two [SEP]s are never chosen
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("unit", ["token", "whole-word", "span"])
 def test_replacements_keep_their_ratios(unit: str) -> None:
     rows = sequences(3000, 128)
@@ -263,6 +265,7 @@ def test_a_span_is_replaced_as_one_with_replace_span() -> None:
     assert np.mean((is_masked[1:] == is_masked[:-1])[neighbours]) > 0.85
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("values", "odds"),
     [

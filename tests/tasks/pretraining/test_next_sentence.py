@@ -19,6 +19,7 @@ SAVED_MODEL = Path(__file__).parents[2] / "saved_models" / "encoder"
 FIRST, SECOND = "the river ran", "a door, opened"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["Bert", "Ernie"])
 def test_next_sentence_head_alone_equals_transformers(family: str, tmp_path: Path) -> None:
     sizes = {"vocab_size": 234, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}

@@ -77,6 +77,7 @@ def exact_positions(monkeypatch):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("dtype", "limit"), [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=["fp64", "fp32"]
 )

@@ -81,6 +81,7 @@ def load_peer_weights(network, peer):
     assert not load_weights(network, tensors, ELECTRA, "theirs").new_tensors
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("embedding_size", [24, None])
 def test_joint_loss_and_gradients_are_those_of_transformers(
@@ -219,6 +220,7 @@ def test_draws_belong_to_the_instance_and_are_even(tokenizer):
     assert abs(draws[is_masked].mean() - draws[~is_masked].mean()) < 0.05
 
 
+@pytest.mark.long
 def test_losses_add_up_and_evaluations_repeat(tokenizer):
     config = geometry("electra", vocab_size=tokenizer.vocab_size)
     rtd_task = task(tokenizer)

@@ -145,6 +145,7 @@ def test_cosine_loss_is_of_scores_brought_to_their_range() -> None:
     assert network(batch)["retrieval"].item() == pytest.approx(((cosines - wanted) ** 2).sum())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("chunk", [1, 12, 1000])
 def test_chunks_have_the_gradients_of_the_whole(
