@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -182,6 +184,19 @@ class Running:
         new_models = models.load_again()
         models.swap_in(new_models)
         return [model.name for model in new_models]
+
+
+def describe_hang(server: uvicorn.Server) -> str:
+    """What a server waits for that does not end: its connections, tasks and threads."""
+    cycles = [getattr(one, "cycle", None) for one in server.server_state.connections]
+    connections = [None if one is None else vars(one) for one in cycles]
+    frames = sys._current_frames()
+    stacks = [
+        f"{thread.name}: {''.join(traceback.format_stack(frames[thread.ident])[-4:])}"
+        for thread in threading.enumerate()
+        if thread.ident in frames
+    ]
+    return "\n".join([f"connections: {connections}", str(server.server_state.tasks), *stacks])
 
 
 @contextmanager
