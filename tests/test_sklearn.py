@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils import estimator_checks
 
+from bertworks.errors import OtherRunError, SettingsError
 from bertworks.loading import load
 from bertworks.model import Model
 from bertworks.sklearn import TextClassifier, TextEncoder, TextRegressor
@@ -84,6 +86,40 @@ def test_classes_may_be_any_values_and_the_run_is_kept(directory: str, tmp_path:
 
 
 @pytest.mark.long
+def test_run_in_a_directory_is_replaced_only_if_asked_for(directory: str, tmp_path: Path) -> None:
+    classifier = TextClassifier(directory, **FAST, directory=tmp_path / "run")
+    probabilities = classifier.fit(TEXTS, CLASSES).predict_proba(TEXTS)
+    weights = tmp_path / "run" / "model" / "model.safetensors"
+    content = weights.read_bytes()
+    resumed_classifier = clone(classifier).fit(TEXTS, CLASSES)
+    np.testing.assert_array_equal(resumed_classifier.predict_proba(TEXTS), probabilities)
+    with pytest.raises(OtherRunError, match=r"other rows for train.*overwrite=True.*clones"):
+        clone(classifier).fit(TEXTS[:20], CLASSES[:20])
+    assert weights.read_bytes() == content
+    clone(classifier).set_params(overwrite=True).fit(TEXTS[:20], CLASSES[:20])
+    assert weights.read_bytes() != content
+
+
+@pytest.mark.parametrize(
+    ("arguments", "setting"),
+    [
+        ({"epochs": 1}, {"epochs": 2}),
+        ({}, {"seed": 3}),
+        ({"directory": None}, {"overwrite": True}),
+        ({}, {"text_column": "x"}),
+        ({}, {"no_label": "-"}),
+    ],
+)
+def test_argument_that_settings_have_too_is_an_error(
+    directory: str, arguments: dict[str, Any], setting: dict[str, Any]
+) -> None:
+    classifier = TextClassifier(directory, **arguments, settings=setting)
+    ((name, value),) = setting.items()
+    with pytest.raises(SettingsError, match=f"settings has {name}={value!r}, but the estimator"):
+        classifier.fit(TEXTS, CLASSES)
+
+
+@pytest.mark.long
 def test_estimators_are_those_of_finetune(directory: str, tmp_path: Path) -> None:
     regressor = TextRegressor(directory, **FAST).fit(TEXTS, 1.0 * CLASSES)
     rows = [{"text": text, "label": float(one)} for text, one in zip(TEXTS, CLASSES, strict=True)]
@@ -107,7 +143,13 @@ def test_encoder_is_a_step_of_a_pipeline(directory: str) -> None:
 
 
 def test_other_inputs_are_refused(directory: str) -> None:
-    for wrong, message in (("a b", "one text"), ([[1, 2]], "sequence of texts"), ([], "no texts")):
+    for wrong, message in (
+        ("a b", "one text"),
+        ([[1, 2]], "sequence of texts"),
+        ([], "no texts"),
+        (["a", None, "b"], r"X\[1\] is None: X must be a sequence of texts"),
+        (np.array([["a"], [float("nan")]], dtype=object), r"X\[1\] is nan: X must be"),
+    ):
         with pytest.raises(ValueError, match=message):
             TextEncoder(directory).fit(wrong)
     with pytest.raises(ValueError, match="inconsistent"):

@@ -16,11 +16,13 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import import_optional
+from .errors import OtherRunError, SettingsError, import_optional, truncate_repr
 from .loading import load
 
 _base: Any = import_optional("sklearn.base", "metrics", "bertworks.sklearn")
 _validation: Any = import_optional("sklearn.utils.validation", "metrics", "bertworks.sklearn")
+
+_COLUMNS = {"text_column": "text", "label_column": "label"}
 
 
 class _TextEstimator(_base.BaseEstimator):  # type: ignore[misc]
@@ -45,8 +47,12 @@ class _TextEstimator(_base.BaseEstimator):  # type: ignore[misc]
         if values.ndim == 2 and values.shape[1] == 1:
             values = values[:, 0]
         rows: list[str] = values.tolist()
-        if values.ndim != 1 or not all(isinstance(row, str) for row in rows):
-            raise ValueError("X must be a sequence of texts, or an array with one column of them")
+        expected = "X must be a sequence of texts, or an array with one column of them"
+        if values.ndim != 1:
+            raise ValueError(expected)
+        for index, row in enumerate(rows):
+            if not isinstance(row, str):
+                raise ValueError(f"X[{index}] is {truncate_repr(row)}: {expected}")
         if not rows:
             raise ValueError("X has no texts")
         return rows
@@ -101,7 +107,10 @@ class _FinetunedEstimator(_TextEstimator):
         epochs, learning_rate, batch_size, max_seq_length: as in `finetune`; its defaults if None.
         seed: of everything random.
         device: "auto", "cpu", "cuda", ….
-        directory: the run directory, replaced by each `fit`; a temporary one if None.
+        directory: the run directory of one `fit`; a temporary one if None. As in `finetune`, an
+            earlier run with the same rows and settings is resumed, and any other is an error. In
+            cross-validation and searches, leave it out: the clones would share it.
+        overwrite: replace an earlier run in the directory.
         settings: other settings of `finetune`, by name, and `dev`.
 
     Attributes:
@@ -109,7 +118,7 @@ class _FinetunedEstimator(_TextEstimator):
     """
 
     _task: ClassVar[str]
-    _task_settings: ClassVar[Mapping[str, Any]] = {}
+    _fixed_settings: ClassVar[Mapping[str, Any]] = _COLUMNS
 
     def __init__(
         self,
@@ -122,11 +131,13 @@ class _FinetunedEstimator(_TextEstimator):
         seed: int = 0,
         device: str = "auto",
         directory: str | Path | None = None,
+        overwrite: bool = False,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.model, self.epochs, self.learning_rate = model, epochs, learning_rate
         self.batch_size, self.max_seq_length, self.seed = batch_size, max_seq_length, seed
-        self.device, self.directory, self.settings = device, directory, settings
+        self.device, self.directory, self.overwrite = device, directory, overwrite
+        self.settings = settings
 
     def _finetune(self, texts: list[str], labels: Sequence[Any]) -> None:
         from .training.finetune import finetune
@@ -134,20 +145,44 @@ class _FinetunedEstimator(_TextEstimator):
         names = ("epochs", "learning_rate", "batch_size", "max_seq_length", "seed")
         values = {name: getattr(self, name) for name in names}
         settings = {name: value for name, value in values.items() if value is not None}
-        columns = {"text_column": "text", "label_column": "label"}
         rows = [{"text": text, "label": label} for text, label in zip(texts, labels, strict=True)]
         with ExitStack() as stack:
             folder = self.directory or stack.enter_context(tempfile.TemporaryDirectory())
-            result = finetune(
-                self.model,
-                self._task,
-                train=rows,
-                out=Path(folder) / "run" if self.directory is None else folder,
-                device=self.device,
-                overwrite=True,
-                **{**columns, **self._task_settings, **settings, **dict(self.settings or {})},
-            )
+            try:
+                result = finetune(
+                    self.model,
+                    self._task,
+                    train=rows,
+                    out=Path(folder) / "run" if self.directory is None else folder,
+                    device=self.device,
+                    overwrite=self.overwrite,
+                    **{**self._fixed_settings, **settings, **self._other_settings()},
+                )
+            except OtherRunError as error:
+                raise OtherRunError(
+                    error.what,
+                    where=error.where,
+                    fix=f"{error.fix} In cross-validation and searches, leave directory out: the "
+                    "clones would share it.",
+                ) from None
         self.model_ = result.model
+
+    def _other_settings(self) -> dict[str, Any]:
+        """Return `settings`.
+
+        Raises:
+            SettingsError: one of them is an argument with a value, or fixed by the estimator.
+        """
+        others = dict(self.settings or {})
+        own = {**self.get_params(deep=False), **self._fixed_settings}
+        for name, value in others.items():
+            if own.get(name) is not None:
+                raise SettingsError(
+                    f"settings has {name}={truncate_repr(value)}, but the estimator has "
+                    f"{name}={truncate_repr(own[name])}",
+                    fix="Leave it out of settings.",
+                )
+        return others
 
     def _predictions(self, texts: Any) -> list[dict[str, Any]]:
         _validation.check_is_fitted(self)
@@ -163,7 +198,8 @@ class TextClassifier(_base.ClassifierMixin, _FinetunedEstimator):  # type: ignor
     """
 
     _task = "classification"
-    _task_settings: ClassVar[Mapping[str, Any]] = {"no_label": ""}  # each value of y is a class
+    # each value of y is a class
+    _fixed_settings: ClassVar[Mapping[str, Any]] = {**_COLUMNS, "no_label": ""}
 
     def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
         """Fine-tune on texts and their classes.

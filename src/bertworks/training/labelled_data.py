@@ -167,7 +167,8 @@ class LabelledData:
                 raise OtherRunError(
                     f"the run was started with other rows for {name}, or another tokenizer",
                     where=None if summary is None else summary.name,
-                    fix=f"Give the same, or another directory than {run.path}.",
+                    fix=f"Give the same, another directory than {run.path}, or start again with "
+                    "--overwrite (overwrite=True).",
                 )
 
     def write_summary(self, run: RunDirectory) -> None:
