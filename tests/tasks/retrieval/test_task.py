@@ -160,6 +160,8 @@ def test_long_texts_are_cut_and_counted_or_refused() -> None:
     ("row", "options", "says"),
     [
         ({"text": "a", "label": "b", "id": 1}, {}, "query_column=NAME and passage_column=NAME"),
+        ({"text": "a", "label": "b"}, {}, "'label' has labels, not passages to find"),
+        ({"label": "a", "text": "b"}, {}, "'label' has labels, not passages to find"),
         ({"query": "a", "positive": "b"}, {"query_column": "x"}, "no column 'x'"),
         ({"query": "a", "positive": "b"}, {"loss": "cosine"}, "score_column=NAME"),
         ({"query": "a", "positive": "b"}, {"loss": "triplet"}, "negative_columns=NAME"),

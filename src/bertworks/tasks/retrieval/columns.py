@@ -18,6 +18,7 @@ POSITIVE_NAMES = ("positive", "pos")
 PASSAGE_NAMES = (*POSITIVE_NAMES, "passage", "answer", "document", "context")
 SCORE_NAMES = ("score", "similarity", "similarity_score")
 LABEL_NAMES = ("label", "labels")
+_CLASS_NAMES = (*LABEL_NAMES, "class", "category", "intent")
 _NEGATIVE = re.compile(r"(hard_)?neg(ative)?s?(_?\d+)?")
 
 
@@ -60,6 +61,7 @@ def find_retrieval_columns(
     pairs = [*product(QUERY_NAMES, PASSAGE_NAMES), *PAIR_NAMES]
     if len(columns) == 2:
         first, second = (name.strip().lower() for name in columns)
+        _check_no_classes(rows, (query_column, passage_column))
         pairs.append((first, second))
     guesses = (
         (query_column or by_name.get(first), passage_column or by_name.get(second))
@@ -96,6 +98,21 @@ def find_retrieval_columns(
         "negatives": tuple(negative_columns),
         "score": score_column,
     }
+
+
+def _check_no_classes(rows: Rows, named_columns: Sequence[str | None]) -> None:
+    """Check that the only two columns of a table, unless they are named, are not of classes.
+
+    Raises:
+        DataError: a column is called label, or the like: its few names would be ranked as passages.
+    """
+    for column in rows.columns:
+        if column not in named_columns and column.strip().lower() in _CLASS_NAMES:
+            raise DataError(
+                f"the column {column!r} has labels, not passages to find",
+                where=rows.name,
+                fix="Rename it if it has passages; finetune also takes passage_column=NAME.",
+            )
 
 
 def _guess_score(
