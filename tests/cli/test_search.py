@@ -132,6 +132,13 @@ def test_retrieval_is_evaluated_on_a_folder(
     asked = succeeds("evaluate", "bm25", "--data", beir_folder, "--json", "metrics=mrr")
     assert json.loads(asked.stdout) == {"stage": "bm25", "rows": 1, "mrr": 1.0, "notes": []}
     fails("evaluate", "bm25", "--data", beir_folder, "--with", "bm25", says="bm25 is given twice")
+    fails(
+        "evaluate",
+        "bm25",
+        "--data",
+        world.dev,
+        says="is no folder for retrieval, with corpus.jsonl",
+    )
     wrong = ("evaluate", world.pretrained, "--data", world.dev, "--rerank", "x")
     fails(*wrong, says="--rerank is for a folder", status=2)
 
@@ -145,6 +152,8 @@ def test_search_ranks_by_words_and_by_several_models(
     (answer,) = map(json.loads, succeeds(*words).stdout.splitlines())
     assert answer["hits"][0]["score"] <= 2 / 61
     fails("search", "bm25", texts, "a", "--index", tmp_path / "kept", says="vectors of one model")
+    nothing = succeeds("search", "bm25", texts, "xyzzy").stdout
+    assert nothing == "  no result: bm25 finds no text that shares a word with it\n"
 
 
 def test_questions_are_answered_from_a_file(texts: Path) -> None:
@@ -158,7 +167,8 @@ def test_questions_are_answered_from_a_file(texts: Path) -> None:
     scores = [one["score"] for one in document["answers"]]
     assert len(scores) == 3
     assert scores == sorted(scores, reverse=True)
-    assert "no answer" in succeeds(words[0], "zzz", *words[2:]).stdout
+    nothing = succeeds(words[0], "zzz", *words[2:]).stdout
+    assert nothing == "  no answer: bm25 finds no text that shares a word with it\n"
 
 
 @pytest.mark.long
@@ -167,12 +177,25 @@ def test_store_takes_texts_and_is_searched(world: World, tmp_path: Path) -> None
     rows = [{"id": at, "text": f"the {noun}"} for at, noun in enumerate(("door", "river", "sea"))]
     file.write_text("\n".join(map(json.dumps, rows)))
     words = ("index", world.pretrained, store, *CPU, "--json")
-    added = succeeds(*words, "--add", file, "--ids", "id", "--column", "text").stdout
-    assert json.loads(added) == {"added": 3, "deleted": 0, "texts": 3}
-    ids.write_text("1\nunknown\n")
-    deleted = succeeds(*words, "--delete", ids).stdout
-    assert json.loads(deleted) == {"added": 0, "deleted": 1, "texts": 2}
-    result = succeeds("search", world.pretrained, store, "the sea", *CPU, "--json").stdout
+    ids.write_text("1\nunknown\n\nabsent\n")
+    fails(*words, "--delete", ids, says="is no store of texts. Create one: --add FILE")
+    assert not store.exists()
+    add = (*words, "--add", file, "--ids", "id", "--column", "text")
+    added = {"added": 3, "replaced": 0, "deleted": 0, "texts": 3}
+    assert json.loads(succeeds(*add).stdout) == added
+    assert json.loads(succeeds(*add).stdout) == {**added, "added": 0, "replaced": 3}
+    deleted = succeeds(*words, "--delete", ids)
+    counts = {"added": 0, "replaced": 0, "deleted": 1, "texts": 2}
+    assert json.loads(deleted.stdout) == counts
+    assert "ids to delete that are not in the store: 2, the first is 'unknown'" in deleted.stderr
+    search = ("search", world.pretrained, store, "the sea", *CPU)
+    result = succeeds(*search, "--json").stdout
     assert [hit["where"] for hit in json.loads(result)["hits"]] == ["2", "0"]
+    assert succeeds(*search).stdout.split()[:3] == ["score", "id", "text"]
+    reader = Path(__file__).parents[1] / "saved_models" / "answering"
+    answer = ("answer", "the sea?", "--corpus", store, "--reader", reader, *CPU)
+    fails(*answer, says="Give the model that it was made with (answer: --retriever MODEL)")
     fails(*words, "--ids", "id", says="--ids needs --add FILE", status=2)
     fails(*words, "--delete", "absent", says="no such file")
+    other = ("index", world.pretrained, tmp_path, *CPU, "--add", file)
+    fails(*other, says="is no store of texts. Choose a directory that is new or empty")

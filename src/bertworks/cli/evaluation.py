@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import SettingsError
+from ..errors import DataError, SettingsError
 from ..settings import literals
 from ..utils.progress import Progress
 from .application import verb
@@ -116,6 +116,9 @@ def evaluate(
         with output(ranking.run, data, model=None, folders=True, overwrite=overwrite, repeats=True):
             _evaluate_ranking(model, data[0], ranking, device, settings, display)
         return
+    if model.name == BM25:
+        what = "is no folder for retrieval, with corpus.jsonl, queries.jsonl and qrels"
+        raise DataError(what, where=data[0], fix="bm25 is evaluated on such a folder.")
     ranking.check_not_given(ctx, settings)
     if len(data) > 1 and report is not None:
         ctx.fail("--report needs a single --data FILE.")

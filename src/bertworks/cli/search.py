@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ..errors import truncate_repr
 from ..utils.progress import Progress
 from .application import verb
 from .devices import EngineOption, ModelWorkers
@@ -175,6 +176,9 @@ def search(
         display.json({"query": query, "hits": [hit._asdict() for hit in hits]})
         if len(query_texts) > 1:
             display.text(query)
+        if not hits:
+            display.text(f"  no result: {_no_match([model, *map(ModelSource, others or ())])}")
+            continue
         _show_hits(display, hits, file, None if rerank is None else similarity)
 
 
@@ -241,34 +245,63 @@ def answer(
                 progress=progress.counter("embedding", "passages"),
                 **settings,
             )
-        return answer_questions(
+        answers_of_texts = answer_questions(
             text_index, models[-1], texts, passages=passages, top_k=top_k, **engine_settings
         )
+        without_answer = [
+            text for text, own in zip(texts, answers_of_texts, strict=True) if not own
+        ]
+        hits_of_texts = text_index.search(without_answer, 1)
+        pairs = zip(without_answer, hits_of_texts, strict=True)
+        return answers_of_texts, {text for text, hits in pairs if not hits}
 
-    for text, answers in zip(texts, use_each(sources, find, engine), strict=True):
+    answers_of_texts, unmatched_texts = use_each(sources, find, engine)
+    for text, answers in zip(texts, answers_of_texts, strict=True):
         display.json({"question": text, "answers": [one._asdict() for one in answers]})
         if len(texts) > 1:
             display.text(text)
         if not answers:
-            display.text("  no answer: no passage has one")
+            is_unmatched = text in unmatched_texts
+            why = _no_match(sources[:-1]) if is_unmatched else "the reader finds none"
+            display.text(f"  no answer: {why}")
             continue
         _show_answers(display, answers, corpus)
 
 
+def _no_match(retrievers: list[ModelSource]) -> str:
+    """Return why retrievers found no text for a query."""
+    if all(one.name == BM25 for one in retrievers):
+        return "bm25 finds no text that shares a word with it"
+    return "there are no texts"
+
+
+def _short_places(places: list[str], file: str) -> tuple[str, list[str]]:
+    """Return what the places of texts in a file are called, and the places without its name."""
+    from ..analysis.retrieval.store import is_store
+
+    if is_store(file):
+        return "id", places
+    short = [place.removeprefix(file).lstrip(":, ") for place in places]
+    if all(place.startswith("row ") for place in short):
+        return "row", [place.removeprefix("row ") for place in short]
+    return "line" if all(place.isdecimal() for place in short) else "place", short
+
+
 def _show_answers(display: Display, answers: list[CorpusAnswer], corpus: str) -> None:
     """Print the answers to a question."""
+    name, places = _short_places([one.where for one in answers], corpus)
     rows = [
         (
             one.answer,
             one.score,
             one.similarity,
-            one.where.removeprefix(corpus).lstrip(":, "),
+            place,
             " ".join(one.passage[max(0, one.start - 60) : one.end + 60].split()),
         )
-        for one in answers
+        for one, place in zip(answers, places, strict=True)
     ]
-    columns = ("answer", "score", "passage", "line", "text")
-    display.table(columns, rows, right=("score", "passage", "line"), truncate="text")
+    columns = ("answer", "score", "passage", name, "text")
+    display.table(columns, rows, right=("score", "passage", name), truncate="text")
 
 
 @verb(
@@ -297,7 +330,7 @@ def index(
     replaces the earlier one with its id.
 
     Args:
-        store (STORE): Directory of the texts and vectors; created if absent.
+        store (STORE): Directory of the texts and vectors; --add creates it.
         add (FILE): Texts to add: .txt with one text per line, or a table.
         ids (NAME): Column of their ids; the place of a text in its file if omitted.
         delete (FILE): Ids to delete, one on each line.
@@ -308,31 +341,44 @@ def index(
         ctx.fail("--ids needs --add FILE.")
     check_present([add, delete])
 
-    def change(loaded_model: Any) -> tuple[int, int, int]:
-        from ..analysis.retrieval.store import VectorStore, read_rows_to_add
+    def change(loaded_model: Any) -> tuple[dict[str, int], list[str]]:
+        from ..analysis.retrieval.store import (
+            VectorStore,
+            is_store,
+            not_store_error,
+            read_rows_to_add,
+        )
         from ..data.settings import TableOptions
         from ..data.text_inputs import read_texts
 
+        if add is None and not is_store(store):
+            raise not_store_error(store, "Create one: --add FILE.")
         options, engine_settings = TableOptions.split(settings)
         text_store = VectorStore.open(
             loaded_model, store, quantization=quantization, **engine_settings
         )
-        num_added = num_deleted = 0
+        counts = {"added": 0, "replaced": 0, "deleted": 0}
+        unknown_ids: list[str] = []
         if delete is not None:
-            names = [text.strip() for _, text in read_texts(delete, format="text")]
-            num_deleted = text_store.delete(names)
+            lines = read_texts(delete, format="text").without_blank()
+            names = list(dict.fromkeys(text.strip() for _, text in lines))
+            present_ids = set(text_store.ids)
+            unknown_ids = [name for name in names if name not in present_ids]
+            counts["deleted"] = text_store.delete(names)
         if add is not None:
             names, texts = read_rows_to_add(add, column, ids, **options)
-            text_store.add(texts, names)
-            num_added = len(texts)
+            counts["replaced"] = text_store.add(texts, names)
+            counts["added"] = len(texts) - counts["replaced"]
         if compact:
             text_store.compact()
-        return num_added, num_deleted, len(text_store)
+        return {**counts, "texts": len(text_store)}, unknown_ids
 
-    num_added, num_deleted, total = model.use(change, engine)
-    display.json({"added": num_added, "deleted": num_deleted, "texts": total})
-    facts = {"added": f"{num_added:,}", "deleted": f"{num_deleted:,}", "texts": f"{total:,}"}
-    display.facts({**facts, "store": store})
+    counts, unknown_ids = model.use(change, engine)
+    if unknown_ids:
+        count, first = len(unknown_ids), truncate_repr(unknown_ids[0])
+        display.status(f"ids to delete that are not in the store: {count:,}, the first is {first}")
+    display.json(counts)
+    display.facts({**{name: f"{count:,}" for name, count in counts.items()}, "store": store})
 
 
 @verb(
@@ -403,13 +449,10 @@ def _show_hits(display: Display, hits: list[Hit], file: str, similarity: str | N
         similarity: the name of the vectors' similarity, if the hits are ranked by another score.
     """
     scores = ("score",) if similarity is None else ("score", similarity)
+    name, places = _short_places([hit.where for hit in hits], file)
     rows = [
-        (
-            *(hit.score, hit.similarity)[: len(scores)],
-            hit.where.removeprefix(file).lstrip(":, "),
-            " ".join(hit.text.split()),
-        )
-        for hit in hits
+        ((*(hit.score, hit.similarity)[: len(scores)], place, " ".join(hit.text.split())))
+        for hit, place in zip(hits, places, strict=True)
     ]
-    columns = (*scores, "line", "text")
+    columns = (*scores, name, "text")
     display.table(columns, rows, right=columns[:-1], truncate="text")

@@ -142,6 +142,9 @@ def test_store_has_one_writer_one_model_and_one_quantization(model: Model, tmp_p
         VectorStore.open(model, tmp_path, quantization="binary")
     with pytest.raises(DataError, match="the text with the id 'x' is blank"):
         store.add([" "], ["x"])
+    with pytest.raises(SettingsError, match=r"unknown quantization 'int4'\. The nearest .* 'int8'"):
+        VectorStore.open(model, tmp_path / "new", quantization="int4")  # type: ignore[arg-type]
+    assert not (tmp_path / "new").exists()
     with pytest.raises(DataError, match="an id occurs twice"):
         store.add(["a", "b"], ["x", "x"])
     with pytest.raises(DataError, match="1 texts, but 2 ids"):
@@ -151,3 +154,29 @@ def test_store_has_one_writer_one_model_and_one_quantization(model: Model, tmp_p
     )
     with pytest.raises(DataError, match=r"store\.json: is damaged"):
         VectorStore.open(model, tmp_path)
+
+
+def test_ids_are_texts_and_one_text_is_one_id(model: Model, tmp_path: Path) -> None:
+    store = VectorStore.open(model, tmp_path)
+    assert store.add(["a b", "c d", "e f"], ["1", "3", "13"]) == 0
+    assert store.delete("13") == 1
+    assert store.ids == ["1", "3"]
+    numbers: Any = [np.int64(3), 7]
+    assert store.add(["x y", "z"], numbers) == 1
+    assert store.add("k", "7") == 1
+    assert sorted(store.ids) == ["1", "3", "7"]
+    assert [hit.text for hit in store.search("k", 1)[0]] == ["k"]
+    for value in (None, 1.5, True, "", b"1"):
+        wrong: Any = [value]
+        with pytest.raises(DataError, match=r"is no id\. Ids are texts"):
+            store.add(["a"], wrong)
+        with pytest.raises(DataError, match=r"is no id\. Ids are texts"):
+            store.delete(wrong)
+    assert sorted(store.ids) == ["1", "3", "7"]
+
+
+def test_directory_of_other_files_is_no_store(model: Model, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("a")
+    with pytest.raises(OutputError, match=r"is no store of texts\. Choose a directory that is new"):
+        VectorStore.open(model, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

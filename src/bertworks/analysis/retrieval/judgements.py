@@ -26,6 +26,7 @@ from ...data.text_inputs import Texts
 from ...errors import DataError
 from ...utils.atomic_writes import write_file
 from .metrics import Judgements, Run, sort_documents
+from .text_index import id_of
 
 _CORPUS, _QUERIES, _JUDGEMENTS = "corpus.jsonl", "queries.jsonl", "qrels"
 _HEADER = ("query-id", "corpus-id", "score")
@@ -101,10 +102,10 @@ def _judgement_file(folder: Path, qrels: str | None) -> Path:
 
 
 def _id_of(row: LocatedRow) -> str:
-    identifier = row.values.get("_id")
-    if isinstance(identifier, bool) or not isinstance(identifier, str | int) or identifier == "":
+    identifier = id_of(row.values.get("_id"))
+    if identifier is None:
         raise DataError("has no _id", where=row.where)
-    return str(identifier)
+    return identifier
 
 
 def _text_with_title(row: LocatedRow) -> str:

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,12 +30,12 @@ from numpy.typing import NDArray
 from ...data.rows import text_of
 from ...data.tables import Table
 from ...data.text_inputs import read_texts
-from ...errors import DataError, SettingsError
+from ...errors import DataError, OutputError, SettingsError, did_you_mean, truncate_repr
 from ...inference.settings import EngineSettings
 from ...inference.similarity import is_sparse
 from ...settings.keywords import EngineKeywords, TableKeywords
 from ...utils.atomic_writes import write_file, writing
-from ...utils.directories import new_directory
+from ...utils.directories import new_directory, output_exists
 from ...utils.json_files import (
     check_format_version,
     read_json,
@@ -45,7 +45,7 @@ from ...utils.json_files import (
 )
 from ...utils.outputs import locked_output
 from .index import embed_queries, vector_settings
-from .text_index import Ranking, TextIndex, sort_ranking
+from .text_index import Ranking, TextIndex, id_of, sort_ranking
 
 if TYPE_CHECKING:
     from .text_index import AnyModel
@@ -150,9 +150,14 @@ class VectorStore(TextIndex):
 
         Raises:
             DataError: the store is damaged, or its vectors are another model's.
-            SettingsError: the model has other vectors; or the store has another quantization.
+            SettingsError: the model has other vectors; the quantization is unknown, or the store
+                has another one.
             OutputError: the directory cannot be written, or is no store.
         """
+        names = get_args(Quantization)
+        if quantization is not None and quantization not in names:
+            what = f"unknown quantization {truncate_repr(quantization)}"
+            raise SettingsError(what, fix=f"{did_you_mean(str(quantization), names)}.")
         if model.similarity_function not in ("cosine", "dot") or is_sparse(model.embed(["a"])):
             raise SettingsError("a store is for dense vectors, compared by cosine or inner product")
         if model.similarity_function == "dot" and quantization not in (None, "none"):
@@ -160,8 +165,10 @@ class VectorStore(TextIndex):
         engine = EngineSettings.resolve(**settings).model_dump(exclude_unset=True)
         path = Path(directory)
         if not is_store(path):
-            with locked_output(path, kind="directory", overwrite=False, marks=[_MANIFEST]):
+            with locked_output(path, kind="directory"):
                 if not is_store(path):
+                    if output_exists(path):
+                        raise not_store_error(path, "Choose a directory that is new or empty.")
                     manifest = {"model": _fingerprint(model), "segments": [], "next_segment": 1}
                     _write_manifest(path, {**manifest, "quantization": quantization or "none"})
         store = cls(model, path, engine)
@@ -200,16 +207,24 @@ class VectorStore(TextIndex):
         """The ids of all texts."""
         return [one.ids[row] for one in self._segments for row in one.rows]
 
-    def add(self, texts: Iterable[str], ids: Iterable[str]) -> None:
+    def add(self, texts: str | Iterable[str], ids: str | Iterable[str]) -> int:
         """Add texts; one whose id is already there replaces the earlier text.
 
         All of them are there when this returns, and none if it is interrupted.
 
+        Args:
+            texts: one text, or any number.
+            ids: their ids, as many; whole numbers are read as texts.
+
+        Returns:
+            How many of them replaced an earlier text.
+
         Raises:
-            DataError: a text is blank, an id occurs twice, or their numbers differ.
+            DataError: a text is blank, an id is empty or no text, an id occurs twice, or their
+                numbers differ.
             OutputError: the store cannot be written, or another process is writing it.
         """
-        texts, ids = list(texts), list(ids)
+        texts, ids = [texts] if isinstance(texts, str) else list(texts), _list_ids(ids)
         if len(texts) != len(ids):
             raise DataError(f"{len(texts):,} texts, but {len(ids):,} ids")
         if len(set(ids)) < len(ids):
@@ -218,21 +233,25 @@ class VectorStore(TextIndex):
         if blank is not None:
             raise DataError(f"the text with the id {blank!r} is blank")
         if not texts:
-            return
+            return 0
         vectors: Any = self.model.embed(texts, **vector_settings(self.model), **self._engine)
         with self._lock():
+            count = len(self)
             segments = self._entries_without(set(ids))
             self._commit([*segments, self._write_segment(texts, ids, vectors)])
+            return count + len(texts) - len(self)
 
-    def delete(self, ids: Iterable[str]) -> int:
-        """Delete texts; return how many of the ids were there.
+    def delete(self, ids: str | Iterable[str]) -> int:
+        """Delete texts by one id, or any number; return how many of the ids were there.
 
         Raises:
+            DataError: an id is empty or no text.
             OutputError: as in `add`.
         """
+        names = set(_list_ids(ids))
         with self._lock():
             count = len(self)
-            self._commit(self._entries_without(set(ids)))
+            self._commit(self._entries_without(names))
             return count - len(self)
 
     def compact(self) -> None:
@@ -307,7 +326,7 @@ class VectorStore(TextIndex):
     @contextmanager
     def _lock(self) -> Iterator[None]:
         """Lock the store for writing, in its last state."""
-        with locked_output(self.directory, kind="directory", overwrite=False, marks=[_MANIFEST]):
+        with locked_output(self.directory, kind="directory"):
             self.refresh()
             _remove_unlisted(self.directory, self._manifest)
             yield
@@ -366,12 +385,28 @@ def read_rows_to_add(
     id_column = texts.rows.column(id_column)
     ids, contents = [], []
     for row in texts.rows:
-        name = row.values.get(id_column)
-        if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
+        name = id_of(row.values.get(id_column))
+        if name is None:
             raise DataError(f"the column {id_column!r} has no id", where=row.where)
-        ids.append(str(name))
+        ids.append(name)
         contents.append(text_of(row.values, texts.column, row.where))
     return ids, contents
+
+
+def not_store_error(path: str | os.PathLike[str], fix: str) -> OutputError:
+    """Return the error about a directory that is no store, or absent."""
+    return OutputError("is no store of texts", where=os.fspath(path), fix=fix)
+
+
+def _list_ids(ids: str | Iterable[object]) -> list[str]:
+    """Return ids as texts; a text is one id."""
+    names = []
+    for value in [ids] if isinstance(ids, str) else ids:
+        name = id_of(value)
+        if name is None:
+            raise DataError(f"{truncate_repr(value)} is no id", fix="Ids are texts, not empty.")
+        names.append(name)
+    return names
 
 
 def quantize_vectors(vectors: NDArray[np.float32], quantization: Quantization) -> NDArray[Any]:
