@@ -46,6 +46,10 @@ def test_answers_are_the_spans_with_the_highest_logits_of_all_passages(name: str
     assert best.score == pytest.approx(logits[first, 0] + logits[last, 1] - null, abs=1e-4)
     (top,) = answer_questions(index, reader, QUESTIONS[:1])
     assert top == [best]
+    assert answer_questions(index, reader, QUESTIONS[0]) == [top]
+    if name == "answering":  # the span is that of `predict`, character by character
+        (predicted,) = reader.predict([(QUESTIONS[0], best.passage)])
+        assert (predicted["start"], predicted["end"]) == (best.start, best.end)
 
 
 def test_models_and_numbers_that_cannot_answer_are_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,3 +111,26 @@ def test_stages_are_evaluated(model: Model, tmp_path: Path) -> None:
         evaluate_retrieval({"bm25": "bm25"}, tmp_path, metrics=["recall@5"], depth=3)
     with pytest.raises(SettingsError, match="unknown metric 'ndgc@5'"):
         evaluate_retrieval({"bm25": "bm25"}, tmp_path, metrics=["ndgc@5"])
+    with pytest.raises(SettingsError, match="'hybrid' is the name of the fusion"):
+        evaluate_retrieval({"hybrid": "bm25", "dense": model}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("retriever", "says"),
+    [
+        ("mini-sentences", r"'mini-sentences' is neither a model nor 'bm25'. Give a loaded model"),
+        ("bm52", "'bm52' is neither a model nor 'bm25'. Did you mean 'bm25'?"),
+        (None, "None is neither a model nor 'bm25'"),
+    ],
+)
+def test_retrievers_are_models_or_bm25(retriever: Any, says: str) -> None:
+    with pytest.raises(SettingsError, match=says):
+        evaluate_retrieval({"dense": retriever}, "absent")
+    with pytest.raises(SettingsError, match=says):
+        open_index(["bm25", retriever], TEXTS)
+
+
+def test_retrievers_to_evaluate_have_names(model: Model) -> None:
+    unnamed: Any = [model]
+    with pytest.raises(SettingsError, match="the retrievers are no mapping, but list"):
+        evaluate_retrieval(unnamed, "absent")

@@ -8,7 +8,7 @@ spans of different passages are compared by logits, not by probabilities within 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from ...data.rows import chunks
@@ -50,7 +50,7 @@ class CorpusAnswer(NamedTuple):
 def answer_questions(
     index: TextIndex,
     reader: AnyModel,
-    questions: Sequence[str],
+    questions: str | Iterable[str],
     *,
     passages: int = 5,
     top_k: int = 1,
@@ -61,6 +61,7 @@ def answer_questions(
     Args:
         index: finds passages; see `open_index`.
         reader: a model fine-tuned for answering.
+        questions: one question, or any number.
         passages: number of passages read per question.
         top_k: answers per question, with different texts.
         settings: settings of `EngineSettings`, for the reader.
@@ -83,6 +84,7 @@ def answer_questions(
     if passages < 1 or top_k < 1:
         raise SettingsError(f"passages={passages}, top_k={top_k}: both must be at least 1")
     engine_settings = EngineSettings.parse(settings)
+    questions = [questions] if isinstance(questions, str) else list(questions)
     hits_of_questions = index.search(questions, passages)
     pairs = [(number, hit) for number, hits in enumerate(hits_of_questions) for hit in hits]
     answers: list[list[CorpusAnswer]] = [[] for _ in questions]

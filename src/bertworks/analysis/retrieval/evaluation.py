@@ -20,7 +20,7 @@ from .fusion import fuse_rankings
 from .index import Index
 from .judgements import JudgedCorpus, read_judgements, read_run
 from .metrics import Judgements, Run, measure_run
-from .opening import open_index
+from .opening import check_retriever, open_index
 from .reranking import pair_scorer, rerank_hits
 from .settings import RankingSettings, RetrievalEvaluationSettings
 from .text_index import Ranking, TextIndex
@@ -28,6 +28,9 @@ from .text_index import Ranking, TextIndex
 if TYPE_CHECKING:
     from .opening import Retriever
     from .text_index import AnyModel
+
+
+_HYBRID = "hybrid"
 
 
 @dataclass(frozen=True)
@@ -66,12 +69,12 @@ def evaluate_retrieval(
 
     Raises:
         DataError: the folder is not valid.
-        SettingsError: a setting is unknown or not valid, or there is no retriever.
+        SettingsError: a setting is unknown or not valid; there is no retriever; or they are not by
+            name, or one is neither a model nor "bm25".
     """
     ranking_settings, engine = RetrievalEvaluationSettings.split(settings)
     options = RetrievalEvaluationSettings.parse(ranking_settings)
-    if not retrievers:
-        raise SettingsError("there is nothing to evaluate")
+    _check_retrievers(retrievers)
     corpus = JudgedCorpus.read(folder, options.qrels)
     depth = min(options.depth + 1, len(corpus.document_ids))  # one may be left out
     queries = list(corpus.queries.values())
@@ -88,7 +91,7 @@ def evaluate_retrieval(
     assert index is not None
     if len(rankings) > 1:
         fused = fuse_rankings([rows for _, rows in rankings.values()], depth)
-        rankings["hybrid"] = fused
+        rankings[_HYBRID] = fused
     runs = {name: _run_of(corpus, ranking, options.depth) for name, ranking in rankings.items()}
     if rerank is not None:
         last = list(rankings)[-1]
@@ -98,6 +101,18 @@ def evaluate_retrieval(
         Stage(name, evaluate_run(corpus.judgements, run, options, notes.get(name, ())), run)
         for name, run in runs.items()
     ]
+
+
+def _check_retrievers(retrievers: Mapping[str, Retriever]) -> None:
+    if not isinstance(retrievers, Mapping):
+        what = f"the retrievers are no mapping, but {type(retrievers).__name__}"
+        raise SettingsError(what, fix='Name them: {"dense": model, "words": "bm25"}.')
+    if not retrievers:
+        raise SettingsError("there is nothing to evaluate")
+    if len(retrievers) > 1 and _HYBRID in retrievers:
+        raise SettingsError(f"{_HYBRID!r} is the name of the fusion", fix="Choose another name.")
+    for retriever in retrievers.values():
+        check_retriever(retriever)
 
 
 def evaluate_run(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 from ...data.settings import TableOptions
 from ...data.tables import Table
 from ...data.text_inputs import Texts
-from ...errors import SettingsError
+from ...errors import SettingsError, closest_name, truncate_repr
 from ...settings.keywords import RowKeywords
 from .bm25 import BM25Index
 from .fusion import HybridIndex
@@ -22,6 +22,20 @@ if TYPE_CHECKING:
 
     Retriever: TypeAlias = AnyModel | Literal["bm25"]
     """What ranks texts: a model's vectors, or BM25."""
+
+
+def check_retriever(retriever: object) -> None:
+    """Check that a retriever is a model or "bm25".
+
+    Raises:
+        SettingsError: it is something else, such as the name of a model.
+    """
+    if retriever == "bm25" or hasattr(retriever, "similarity_function"):
+        return
+    what = f"{truncate_repr(retriever)} is neither a model nor 'bm25'"
+    is_misspelt = isinstance(retriever, str) and closest_name(retriever, ["bm25"]) is not None
+    fix = "Did you mean 'bm25'?" if is_misspelt else "Give a loaded model: load(NAME)."
+    raise SettingsError(what, fix=fix)
 
 
 def open_index(
@@ -43,14 +57,20 @@ def open_index(
         directory: keeps the vectors of one model; BM25's weights are computed again.
 
     Raises:
-        SettingsError: the directory would hold the vectors of several models, or of none.
+        SettingsError: a retriever is neither a model nor "bm25"; or the directory would hold the
+            vectors of several models, or of none.
         DataError, OutputError: see `Index.open`.
     """
     is_one = isinstance(retrievers, str) or not isinstance(retrievers, Sequence)
     parts: Any = [retrievers] if is_one else retrievers
+    for part in parts:
+        check_retriever(part)
     if isinstance(data, str | os.PathLike) and is_store(data):
         if directory is not None or len(parts) != 1 or parts[0] == "bm25":
-            raise SettingsError(f"the store {os.fspath(data)} is searched by its model alone")
+            raise SettingsError(
+                f"the store {os.fspath(data)} is searched by its model alone",
+                fix="Give the model that it was made with (answer: --retriever MODEL).",
+            )
         _, engine = TableOptions.split(settings)
         options: Any = engine
         return VectorStore.open(parts[0], data, **options)
