@@ -177,7 +177,7 @@ def test_graphs_compute_the_bits_of_the_padded_pack(dtype: torch.dtype | None) -
     with determinism(True):
         results: list[list[torch.Tensor]] = []
         for has_graphs in (False, True):
-            graphs = TrainingGraphs(encoder, encoder.compute, encoder.config.max_seqlen)
+            graphs = TrainingGraphs(encoder.config.max_seqlen)
             for number, packed in enumerate(packs):
                 shape = padded_shape(packed, encoder.config.max_seqlen, 8)
                 torch.manual_seed(number)
@@ -185,7 +185,7 @@ def test_graphs_compute_the_bits_of_the_padded_pack(dtype: torch.dtype | None) -
                 eager = encoder.compute(pad_packed(packed, shape))[: packed.num_tokens]
                 if has_graphs:
                     torch.manual_seed(number)
-                output = graphs(packed) if has_graphs else eager
+                output = graphs(encoder, packed) if has_graphs else eager
                 random = torch.rand(3, device=CARD)
                 results.append([random, *gradients_of(encoder, [output])])
             assert len(graphs._graphs) == (3 if has_graphs else 0)
@@ -199,7 +199,7 @@ def test_outputs_that_wait_for_their_backward_pass_are_not_overwritten() -> None
     encoder = make_encoder(None, 0.0)
     packs = random_packs([5, 9, 30], [7, 8, 20])
     expected = gradients_of(encoder, [encoder(packed) for packed in packs])
-    encoder.graphs = TrainingGraphs(encoder, encoder.compute, encoder.config.max_seqlen)
+    encoder.graphs = TrainingGraphs(encoder.config.max_seqlen)
     for _ in range(2):
         own = gradients_of(encoder, [encoder(packed) for packed in packs])
         for theirs, ours in zip(expected, own, strict=True):

@@ -1,5 +1,7 @@
 """Packs that are padded for CUDA graphs; the graphs themselves: `tests/gpu/test_card.py`."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.encoder import Encoder
-from bertworks.nn.encoder_graphs import pad_packed, padded_shape
+from bertworks.nn.encoder_graphs import InferenceGraphs, TrainingGraphs, pad_packed, padded_shape
 from bertworks.packed import Packed
 
 CONFIG = EncoderConfig(
@@ -72,3 +74,31 @@ def test_padded_pack_has_the_same_outputs_and_gradients(lengths):
         results.append([output.detach(), *gradients])
     for expected, own in zip(*results, strict=True):
         assert (own - expected).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("kind", [InferenceGraphs, TrainingGraphs])
+def test_encoder_with_graphs_is_freed_at_once(kind):
+    encoder = Encoder(CONFIG)
+    encoder.graphs = kind(CONFIG.max_seqlen)
+    reference = weakref.ref(encoder)
+    del encoder
+    assert reference() is None
+
+
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_steps_without_a_recorded_graph_take_the_padded_pack(is_trained, monkeypatch):
+    monkeypatch.setattr(TrainingGraphs, "_graph", lambda *_: None)
+    torch.manual_seed(0)
+    encoder = Encoder(CONFIG).double().train(is_trained)
+    packed = random_pack([3, 7, 12])
+    packs = []
+    monkeypatch.setattr(encoder.embeddings, "words", record(encoder.embeddings.words, packs))
+    expected = encoder(packed)
+    encoder.graphs = TrainingGraphs(CONFIG.max_seqlen)
+    assert (encoder(packed) - expected).abs().max() < 1e-12
+    assert [pack.num_tokens for pack in packs] == [22, 64 if is_trained else 22]
+
+
+def record(function, arguments):
+    """The function, which also appends its argument to a list."""
+    return lambda argument: arguments.append(argument) or function(argument)

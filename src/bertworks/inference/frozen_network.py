@@ -304,7 +304,7 @@ class FrozenNetworkBuilder:
         attributes = {"training": False, "compute_dtype": dtype, "graphs": None}
         copy = copy_module(encoder, submodules, type(encoder), **attributes)
         if _first_weight(encoder).is_cuda and copy.can_be_recorded:
-            copy.graphs = InferenceGraphs(copy, copy.compute, copy.config.max_seqlen)
+            copy.graphs = InferenceGraphs(copy.config.max_seqlen)
         return copy
 
     def _linear(

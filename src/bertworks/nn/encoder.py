@@ -155,8 +155,8 @@ class Encoder(nn.Module):
             packed: sequences no longer than `max_seqlen`, as tensors.
         """
         graphs = self.graphs
-        if graphs is not None and isinstance(packed, Packed) and graphs.can_compute(packed):
-            return graphs(packed)
+        if graphs is not None and isinstance(packed, Packed) and graphs.can_compute(self, packed):
+            return graphs(self, packed)
         return self.compute(packed)
 
     def compute(self, packed: Sequences) -> Float[Tensor, "tokens hidden_size"]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from weakref import ref
 
 import numpy as np
@@ -98,12 +98,24 @@ class _Pads:
         return tuple(one for one in groups if one.sequences * one.length)
 
 
+class Recordable(Protocol):
+    """An encoder on a CUDA device. No operator takes sizes or indices from the host."""
+
+    training: bool
+
+    def compute(self, packed: Packed, /) -> Tensor:
+        """Return the output for the tokens of a pack."""
+
+    def modules(self) -> Iterator[nn.Module]: ...
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+
+
 class EncoderGraphs:
     """The graphs of one encoder, by the shape of the padded pack.
 
+    They do not refer to the encoder, which refers to them: it is freed with its last user.
+
     Args:
-        encoder: on a CUDA device.
-        compute: computes its output; no operator takes sizes or indices from the host.
         max_length: the largest number of tokens of a sequence.
     """
 
@@ -112,37 +124,34 @@ class EncoderGraphs:
 
     _steps: int
 
-    def __init__(
-        self, encoder: nn.Module, compute: Callable[[Packed], Tensor], max_length: int
-    ) -> None:
-        self._encoder, self._compute, self._max_length = encoder, compute, max_length
+    def __init__(self, max_length: int) -> None:
+        self._max_length = max_length
         self._graphs: dict[PaddedShape, _Graph] = {}
         self._pool: Any = None  # memory of the first graph, which the others use too
 
-    def can_compute(self, packed: Packed) -> bool:
+    def can_compute(self, encoder: Recordable, packed: Packed) -> bool:
         """Whether a graph may compute a pack."""
-        return packed.num_tokens <= self.max_tokens and not any(
-            map(_has_hooks, self._encoder.modules())
-        )
+        has_hooks = any(map(_has_hooks, encoder.modules()))
+        return packed.num_tokens <= self.max_tokens and not has_hooks
 
-    def __call__(self, packed: Packed) -> Tensor:
+    def __call__(self, encoder: Recordable, packed: Packed) -> Tensor:
         """Return the encoder's output for the tokens of a pack."""
         shape = padded_shape(packed, self._max_length, self._steps)
-        graph = self._graph(packed, shape)
+        graph = self._graph(encoder, packed, shape)
         if graph is None:  # the same bits, by the same operators
-            return self._compute(pad_packed(packed, shape))[: packed.num_tokens]
+            return encoder.compute(pad_packed(packed, shape))[: packed.num_tokens]
         graph.copy_in(packed, _Pads(packed, shape))
         return self._replay(graph, packed.num_tokens)
 
-    def _graph(self, packed: Packed, shape: PaddedShape) -> Any:
+    def _graph(self, encoder: Recordable, packed: Packed, shape: PaddedShape) -> Any:
         """Return the graph of a shape, which is recorded if it is new; None beyond the most."""
         if shape not in self._graphs and len(self._graphs) < _MAX_GRAPHS:
             # No operator that is recorded may take sizes from the host: there are no groups.
-            graph = self._record(replace(pad_packed(packed, shape), groups=()))
+            graph = self._record(encoder, replace(pad_packed(packed, shape), groups=()))
             self._graphs[shape], self._pool = graph, graph.pool
         return self._graphs.get(shape)
 
-    def _record(self, inputs: Packed) -> _Graph:
+    def _record(self, encoder: Recordable, inputs: Packed) -> _Graph:
         raise NotImplementedError
 
     def _replay(self, graph: Any, size: int) -> Tensor:
@@ -158,24 +167,22 @@ class InferenceGraphs(EncoderGraphs):
     max_tokens = 2048
     _steps = 1
 
-    def __init__(
-        self, encoder: nn.Module, compute: Callable[[Packed], Tensor], max_length: int
-    ) -> None:
-        super().__init__(encoder, compute, max_length)
+    def __init__(self, max_length: int) -> None:
+        super().__init__(max_length)
         self._lock, self._shapes = Lock(), set[PaddedShape]()
 
-    def __call__(self, packed: Packed) -> Tensor:
+    def __call__(self, encoder: Recordable, packed: Packed) -> Tensor:
         with self._lock:
-            return super().__call__(packed)
+            return super().__call__(encoder, packed)
 
-    def _graph(self, packed: Packed, shape: PaddedShape) -> Any:
+    def _graph(self, encoder: Recordable, packed: Packed, shape: PaddedShape) -> Any:
         if shape not in self._shapes:
             self._shapes.add(shape)
             return None
-        return super()._graph(packed, shape)
+        return super()._graph(encoder, packed, shape)
 
-    def _record(self, inputs: Packed) -> _Graph:
-        return _Graph(self._compute, inputs, self._pool)
+    def _record(self, encoder: Recordable, inputs: Packed) -> _Graph:
+        return _Graph(encoder.compute, inputs, self._pool)
 
     def _replay(self, graph: _Graph, size: int) -> Tensor:
         graph.forward()
@@ -192,34 +199,33 @@ class TrainingGraphs(EncoderGraphs):
     max_tokens = 8192
     _steps = 8
 
-    def __init__(
-        self, encoder: nn.Module, compute: Callable[[Packed], Tensor], max_length: int
-    ) -> None:
-        super().__init__(encoder, compute, max_length)
+    def __init__(self, max_length: int) -> None:
+        super().__init__(max_length)
         self._parameters: list[nn.Parameter] = []
         self._gradients: list[Tensor] = []
         self._anchor = torch.zeros((), requires_grad=True)  # makes the output need a gradient
         self._pending: Callable[[], object] = lambda: None
 
-    def can_compute(self, packed: Packed) -> bool:
-        return self._encoder.training and torch.is_grad_enabled() and super().can_compute(packed)
+    def can_compute(self, encoder: Recordable, packed: Packed) -> bool:
+        is_trained = encoder.training and torch.is_grad_enabled()
+        return is_trained and super().can_compute(encoder, packed)
 
-    def _graph(self, packed: Packed, shape: PaddedShape) -> Any:
+    def _graph(self, encoder: Recordable, packed: Packed, shape: PaddedShape) -> Any:
         if self._pending() is not None:
             return None
         # Drop the graphs if other parameters are trained, or stand elsewhere in memory.
-        parameters = [one for one in self._encoder.parameters() if one.requires_grad]
+        parameters = [one for one in encoder.parameters() if one.requires_grad]
         places = [one.data_ptr() for one in parameters]
         if places != [one.data_ptr() for one in self._parameters]:
             self._graphs.clear()
             self._parameters = parameters
             self._gradients = [torch.zeros_like(one) for one in parameters]
-        return super()._graph(packed, shape)
+        return super()._graph(encoder, packed, shape)
 
-    def _record(self, inputs: Packed) -> _TrainingGraph:
+    def _record(self, encoder: Recordable, inputs: Packed) -> _TrainingGraph:
         weights = list(zip(self._parameters, self._gradients, strict=True))
-        with _aliases(self._encoder, self._parameters) as aliases:
-            return _TrainingGraph(self._compute, inputs, self._pool, weights, aliases)
+        with _aliases(encoder, self._parameters) as aliases:
+            return _TrainingGraph(encoder.compute, inputs, self._pool, weights, aliases)
 
     def _replay(self, graph: _TrainingGraph, size: int) -> Tensor:
         owner = _Owner()
@@ -235,23 +241,23 @@ class _Graph:
     """The kernels of one shape."""
 
     def __init__(self, compute: Callable[[Packed], Tensor], inputs: Packed, pool: Any) -> None:
-        self._inputs, self._compute = inputs, compute
+        self._inputs = inputs
         # Other threads may use the device meanwhile.
         self._options: dict[str, Any] = {"pool": pool, "capture_error_mode": "thread_local"}
         self._forward = torch.cuda.CUDAGraph()
         stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.random.fork_rng([inputs.input_ids.device]), torch.cuda.stream(stream):
-            self._warm_up()
+            self._warm_up(compute)
         torch.cuda.current_stream().wait_stream(stream)
         with torch.cuda.graph(self._forward, **self._options):
             self.output = compute(inputs)
         self.pool = self._forward.pool()
         self._options["pool"] = self.pool
 
-    def _warm_up(self) -> Tensor:
+    def _warm_up(self, compute: Callable[[Packed], Tensor]) -> Tensor:
         """Compute once, so that what libraries create at their first use is not recorded."""
-        return self._compute(self._inputs)
+        return compute(self._inputs)
 
     def copy_in(self, packed: Packed, pads: _Pads) -> None:
         """Copy a pack to the memory that the graph reads."""
@@ -305,8 +311,8 @@ class _TrainingGraph(_Graph):
     def _gradients_of(self, output: Tensor, gradient: Tensor) -> tuple[Tensor | None, ...]:
         return torch.autograd.grad(output, self._aliases, gradient, allow_unused=True)
 
-    def _warm_up(self) -> Tensor:
-        output = super()._warm_up()
+    def _warm_up(self, compute: Callable[[Packed], Tensor]) -> Tensor:
+        output = super()._warm_up(compute)
         self._gradients_of(output, torch.zeros_like(output))
         return output
 
@@ -325,7 +331,7 @@ class _TrainingGraph(_Graph):
 
 
 @contextmanager
-def _aliases(encoder: nn.Module, parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+def _aliases(encoder: Recordable, parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
     """Let an encoder compute from other parameters in the same memory.
 
     A backward pass that is recorded must not meet those that another one uses on another stream.

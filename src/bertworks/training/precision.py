@@ -88,7 +88,7 @@ def cuda_graphs(network: nn.Module, is_on: bool) -> Iterator[None]:
     encoders = [module for module in network.modules() if isinstance(module, Encoder)]
     for encoder in encoders:
         if is_on and encoder.can_be_recorded:
-            encoder.graphs = TrainingGraphs(encoder, encoder.compute, encoder.config.max_seqlen)
+            encoder.graphs = TrainingGraphs(encoder.config.max_seqlen)
     try:
         yield
     finally:
