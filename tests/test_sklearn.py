@@ -86,7 +86,7 @@ def test_classes_may_be_any_values_and_the_run_is_kept(directory: str, tmp_path:
 
 
 @pytest.mark.long
-def test_run_in_a_directory_is_replaced_only_if_asked_for(directory: str, tmp_path: Path) -> None:
+def test_run_in_a_directory_is_replaced_only_with_overwrite(directory: str, tmp_path: Path) -> None:
     classifier = TextClassifier(directory, **FAST, directory=tmp_path / "run")
     probabilities = classifier.fit(TEXTS, CLASSES).predict_proba(TEXTS)
     weights = tmp_path / "run" / "model" / "model.safetensors"

@@ -86,7 +86,7 @@ def test_encoder_with_graphs_is_freed_at_once(kind):
 
 
 @pytest.mark.parametrize("is_trained", [True, False])
-def test_steps_without_a_recorded_graph_take_the_padded_pack(is_trained, monkeypatch):
+def test_packs_without_a_recorded_graph_are_padded_alike(is_trained, monkeypatch):
     monkeypatch.setattr(TrainingGraphs, "_graph", lambda *_: None)
     torch.manual_seed(0)
     encoder = Encoder(CONFIG).double().train(is_trained)
