@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,9 @@ def test_command_writes_table_and_page(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, command, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert "'mony' (1) may be a misspelling of 'money' (22)" in " ".join(result.output.split())
+    shown = " ".join(result.output.split())
+    assert re.search(r"different labels: row \d+ '\w+', row \d+ '\w+'", shown)
+    assert "Rows are counted from 1" in shown
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(lines) == len(rows)
     assert {8, 41} <= {

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from bertworks.cli import app
 from bertworks.errors import DataError, SettingsError
 from bertworks.inference.native_model import NativeModel
+from bertworks.inference.settings import PredictSettings
 from bertworks.loading import load
 from bertworks.model import Model
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
@@ -80,6 +81,15 @@ def test_sentence_encoder_compares_vectors_of_texts_and_labels() -> None:
     np.testing.assert_allclose(ours, expected, atol=1e-6)
 
 
+def test_labels_of_the_command_line_are_texts() -> None:
+    settings = PredictSettings.resolve(overrides=["labels=yes, no,1,bug: old, [x]"])
+    assert settings.labels == ("yes", "no", "1", "bug: old", "[x]")
+    assert PredictSettings.resolve(overrides=["labels='a, b',c"]).labels == ("a, b", "c")
+    command = ["predict", "mini-sentences", "a", "--labels", "a,b", "--device", "cpu"]
+    result = CliRunner().invoke(app, [*command, "hypothesis_template=it is {}"])
+    assert "does nothing with a sentence encoder" in result.stderr
+
+
 def test_impossible_labels_are_refused(directory: Path) -> None:
     model = load(directory)
     with pytest.raises(SettingsError, match="at least two names, each once"):
@@ -88,5 +98,7 @@ def test_impossible_labels_are_refused(directory: Path) -> None:
         model.predict("a", labels=("b", "c"), hypothesis_template="it is")
     with pytest.raises(SettingsError, match=r"hypothesis_template.*without labels"):
         model.predict("a", hypothesis_template="it is {}")
+    with pytest.raises(SettingsError, match=r"hypothesis_template.* with a sentence encoder"):
+        load("mini-sentences").predict("a", labels=("b", "c"), hypothesis_template="it is {}")
     with pytest.raises(SettingsError, match="a classifier of entailment"):
         load("mini").predict("a", labels=("b", "c"))

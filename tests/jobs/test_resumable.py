@@ -222,7 +222,7 @@ def test_an_output_of_another_job_is_refused(
     for texts, settings, says in (
         (TEXTS, {name: value}, difference),
         (TEXTS, {output.model: output.other_model()}, f"was started with another {output.model}"),
-        (TEXTS, {"part": "2/3"}, r"was started with .*part='?\w[/\w]*'?, not '2/3'"),
+        (TEXTS, {"part": "2/3"}, r"was started with.*part.*, not .*'2/3'"),
         (["b", *TEXTS[1:]], {}, "was started with other texts"),
         (TEXTS[:3], {}, "was started with other texts"),
     ):

@@ -126,20 +126,16 @@ class Verb(TyperCommand):
     def _check_repetitions(self, ctx: Any, args: list[str]) -> None:
         """Fail if an option is given twice, of which click would use the last value.
 
-        Options that may be repeated are declared as lists. A setting that is given twice is an
-        error of `Settings.resolve`; here it is one if the option of its name is given too.
+        Options that may be repeated are declared as lists. For settings, see `Settings.resolve`.
         """
         if ctx.resilient_parsing:  # the shell completes an unfinished command line
             return
         _, _, params = self.make_parser(ctx).parse_args(list(args))
         names = [param.name for param in params if param.param_type_name == "option"]
-        settings = {word.partition("=")[0] for word in ctx.meta.get("settings", ())}
         for param in params:
-            if param.param_type_name == "option" and not param.multiple:
-                if names.count(param.name) > 1:
-                    ctx.fail(f"{param.opts[0]} is given twice; {self.name} takes it once.")
-                if param.name in settings:
-                    ctx.fail(f"{param.opts[0]} and {param.name}= are the same: leave one out.")
+            is_option = param.param_type_name == "option"
+            if is_option and not param.multiple and names.count(param.name) > 1:
+                ctx.fail(f"{param.opts[0]} is given twice; {self.name} takes it once.")
 
     def _without_settings(self, ctx: Any, args: list[str]) -> list[str]:
         """The arguments without the settings, which are stored for `read_settings`."""

@@ -339,8 +339,22 @@ def check_labels(
         f"the label {name!r} ({count:,}) may be a misspelling of {other!r} ({other_count:,})"
         for name, count, other, other_count in result.misspellings
     )
+    display.notes(
+        "nearly the same text, different labels: "
+        + ", ".join(
+            f"row {row.number} {row.label!r}"
+            for row in {row.label: row for row in reversed(group)}.values()
+        )
+        for group in result.conflicts[:MAX_CONFLICTS]
+    )
+    if len(result.conflicts) > MAX_CONFLICTS and report is None:
+        display.notes([f"--report FILE lists all {len(result.conflicts):,} conflicts"])
+    display.notes(["Rows are counted from 1, without the line of column names."])
     display.facts({"rows written to": out, "report": report})
 
+
+MAX_CONFLICTS = 5
+"""Conflicts that are printed."""
 
 MAX_SUSPECTS = 20
 """Suspect labels that are printed."""

@@ -39,7 +39,6 @@ def predict(
     *,
     data: str | None = None,
     pair: Pair = None,
-    labels: str | None = None,
     out: str | None = None,
     json: bool = False,
     overwrite: Overwrite = False,
@@ -57,8 +56,6 @@ def predict(
 
     Args:
         data (FILE): Read a table instead; - reads TSV from standard input.
-        labels (NAMES): Choose from these labels, separated by commas, with a model that was not
-            trained for them: a classifier of entailment, or a sentence encoder.
         out (FILE): Output file: .tsv, .csv or .jsonl. If omitted, a table is printed on a terminal,
             and TSV elsewhere.
         json: Write JSON Lines, whatever the file name.
@@ -71,8 +68,6 @@ def predict(
     from ..inference.prediction_files import OutputFormat, write_predictions
 
     lines = lines_of(texts or (), settings)
-    if labels is not None:
-        settings = {**settings, "labels": tuple(labels.split(","))}
 
     def write(loaded_model: Any) -> int | None:
         if data is not None and out is not None:

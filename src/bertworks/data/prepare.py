@@ -177,7 +177,7 @@ class _Run:
             job = ResumableJob[TextBatch, ShardRecord](None, manifest.shards, directory)
             self._make_shards(job, todo, workers)
             if job.superfluous_records or job.digest != manifest.text:
-                raise other_job_error("other texts", directory)
+                raise other_job_error("with other texts", directory)
             manifest = self._finish(job)
             (directory / JOURNAL).unlink(missing_ok=True)
             return manifest

@@ -56,8 +56,8 @@ class PredictSettings(EngineSettings):
     )
     labels: tuple[str, ...] = Field(
         (),
-        description="names of labels to choose from, by a model that was not trained for them: of "
-        "entailment, or a sentence encoder",
+        description="names of labels to choose from, separated by commas, by a model that was not "
+        "trained for them: of entailment, or a sentence encoder",
     )
     hypothesis_template: str = Field(
         "This example is {}.",

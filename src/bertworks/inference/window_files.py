@@ -381,7 +381,7 @@ class FileJob(Generic[T]):
                 if not job.records and share is None and self.width:
                     raise DataError("there are no texts")
                 if share is not None and job.digest != settings[TEXTS]:  # were changed meanwhile
-                    raise other_job_error("other texts", out)
+                    raise other_job_error("with other texts", out)
                 return self._finish(list(job.records.values()), job.digest, share)
             finally:
                 if not (job.records or job.superfluous_records) or out.exists():
@@ -430,7 +430,7 @@ class FileJob(Generic[T]):
         if text is None:
             text = digest_windows(window.digest for window in self.windows())
         if text != manifest.text:
-            raise other_job_error("other texts", out)
+            raise other_job_error("with other texts", out)
         if journal_path(out).exists():
             with locked_output(out), writing(out):
                 _part_path(out).unlink(missing_ok=True)

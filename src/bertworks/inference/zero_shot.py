@@ -105,6 +105,12 @@ def open_zero_shot(
             fix="Labels need a classifier of entailment (with a label `entailment`), or a "
             "sentence encoder.",
         )
+    if template != type(settings).model_fields["hypothesis_template"].default:
+        raise SettingsError(
+            f"hypothesis_template={template!r} does nothing with a sentence encoder, which "
+            "compares texts with the names of the labels",
+            fix="Leave it out, or give labels that are sentences.",
+        )
     embedder = model.embedder(
         precision=settings.precision,
         batch_tokens=settings.batch_tokens,

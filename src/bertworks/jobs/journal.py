@@ -123,9 +123,16 @@ def _verify_checksum(line: bytes) -> bytes:
 
 
 def first_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
-    """Return what a job was made with, in words, if another job's settings differ."""
+    """Return with or without what a job was made, in words, if another job's settings differ."""
     for name in {**one, **other}:
         value, other_value = one.get(name), other.get(name)
-        if value != other_value:
-            return _DIFFERENCES.get(name, f"{name}={value!r}, not {other_value!r}")
+        if value == other_value:
+            continue
+        if name in _DIFFERENCES:
+            return f"with {_DIFFERENCES[name]}"
+        if value is None:
+            return f"without {name}, not with {name}={other_value!r}"
+        return f"with {name}={value!r}, not " + (
+            f"without {name}" if other_value is None else repr(other_value)
+        )
     return None

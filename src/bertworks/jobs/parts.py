@@ -89,7 +89,7 @@ def order_parts(parts: Iterable[tuple[Path, str | None, Mapping[str, Any]]]) -> 
     for path in others:
         if difference := first_difference(settings[path], settings[first_path]):
             raise DataError(
-                f"does not belong to {first_path}: made with {difference}",
+                f"does not belong to {first_path}: made {difference}",
                 where=str(path),
                 fix="Make this part again, under another name.",
             )

@@ -156,7 +156,7 @@ class ResumableJob(Generic[WindowT, RecordT]):
             has_same_texts = earlier_record is not None and earlier_record.text == window.digest
             record = earlier_record if has_same_texts else None
             if record is None and (self._journal is None or (is_first and earlier_record)):
-                raise other_job_error("other texts", self._where)
+                raise other_job_error("with other texts", self._where)
             is_first = False
             if store.holds(record) and record is not None:
                 self._note(record, report, is_new=False)
@@ -185,7 +185,7 @@ def check_settings(
 def other_job_error(difference: str, where: Path) -> DataError:
     """Return the error about an output of a job with another setting, or with other texts."""
     return DataError(
-        f"was started with {difference}",
+        f"was started {difference}",
         where=str(where),
         fix="Choose another output path, or start again with --overwrite (overwrite=True).",
     )

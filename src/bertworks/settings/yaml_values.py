@@ -91,12 +91,18 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_value(text: str, kind: Any) -> Any:
-    """Parse the value that a user types for a setting: text as it is, other types as YAML."""
-    if str in (kind, *get_args(kind)):
+    """Parse the value that a user types for a setting: text as it is, other types as YAML.
+
+    Lists need no brackets: layers=-2,-1. In those of texts, yes and 1 are texts too.
+    """
+    has_texts = get_origin(kind) is tuple and str in get_args(kind)
+    if not has_texts and str in (kind, *get_args(kind)):
         return _parse_text(text)
     is_list = any(get_origin(part) is tuple for part in (kind, *get_args(kind)))
     if is_list and text[:1] not in ("[", "~") and text not in ("", "null"):
-        text = f"[{text}]"  # layers=-2,-1
+        if has_texts and not set(text) & set("\"'"):
+            return [part.strip() for part in text.split(",")]
+        text = f"[{text}]"
     return _parse_scalar(text)
 
 

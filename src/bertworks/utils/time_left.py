@@ -54,6 +54,8 @@ class TimeLeft:
     @property
     def seconds(self) -> float | None:
         """The estimate in seconds; None while there is none."""
+        if self._units_done > 0 and self._remaining == 0:
+            return 0.0
         if self._updates < _MIN_UPDATES or self._total_seconds < _MIN_SECONDS:
             return None
         if self._remaining < 0 or self._units <= 0:
