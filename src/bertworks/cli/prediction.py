@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     "bertworks predict runs/tickets --data new.tsv --out answers.jsonl",
     "bertworks predict runs/tickets --data new.tsv --out answers-2.tsv --part 2/8",
     "cat texts.txt | bertworks predict runs/tickets -",
-    'bertworks predict runs/nli "I was charged twice." --labels "bills,parcels"',
+    'bertworks predict runs/nli "I was charged twice." labels=bills,parcels',
 )
 def predict(
     ctx: typer.Context,
