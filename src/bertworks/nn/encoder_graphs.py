@@ -14,6 +14,7 @@ Source: PyTorch's documentation, "CUDA Graphs".
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -110,7 +111,7 @@ class Recordable(Protocol):
     def parameters(self) -> Iterator[nn.Parameter]: ...
 
 
-class EncoderGraphs:
+class EncoderGraphs(ABC):
     """The graphs of one encoder, by the shape of the padded pack.
 
     They do not refer to the encoder, which refers to them: it is freed with its last user.
@@ -151,11 +152,13 @@ class EncoderGraphs:
             self._graphs[shape], self._pool = graph, graph.pool
         return self._graphs.get(shape)
 
+    @abstractmethod
     def _record(self, encoder: Recordable, inputs: Packed) -> _Graph:
-        raise NotImplementedError
+        """Return the graph of a padded pack's shape."""
 
+    @abstractmethod
     def _replay(self, graph: Any, size: int) -> Tensor:
-        raise NotImplementedError
+        """Return the output for what was copied to a graph, of so many tokens."""
 
 
 class InferenceGraphs(EncoderGraphs):
