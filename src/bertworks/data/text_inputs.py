@@ -94,13 +94,13 @@ def read_words(
 
     Args:
         column: the words' column in a table; if omitted, one named `word`, `token` or `term`, or
-            the only column. Which of several others has words cannot be told: it may have texts.
+            the only column. Of several others, none is chosen: it may have texts.
 
     Returns:
         The words by their places, without blank ones.
 
     Raises:
-        DataError: there is no such file or column, the column cannot be told, a word of a `.txt`
+        DataError: there is no such file or column, no column is named, a word of a `.txt`
             file has a tab, or there are no words.
         SettingsError: an option is unknown or invalid.
     """

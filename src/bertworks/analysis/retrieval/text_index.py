@@ -168,8 +168,8 @@ def open_texts(
     """
     if isinstance(data, str | os.PathLike) and os.fspath(data) == "-":
         raise DataError("texts to search cannot be read from standard input", fix="Give a file.")
-    given = list(data) if isinstance(data, Iterator) else data
-    return read_texts(given, column=column, **options)
+    texts = list(data) if isinstance(data, Iterator) else data
+    return read_texts(texts, column=column, **options)
 
 
 def id_of(value: object) -> str | None:
