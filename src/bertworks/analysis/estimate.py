@@ -7,9 +7,8 @@ Every sequence is assumed to have full length.
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,9 +20,7 @@ from torch import nn
 
 from ..checkpoints.locate import locate_transformer
 from ..data.manifest import Manifest
-from ..errors import SettingsError
 from ..nn.device import autocast_to, dtype_of, pick_device, without_weights
-from ..nn.encoder import Encoder
 from ..packed import Batch
 from ..settings.base import REQUIRED
 from ..settings.yaml_values import read_yaml
@@ -37,37 +34,13 @@ from ..training.optimizer import build_optimizer
 from ..training.plan import batch_of
 from ..training.precision import activation_checkpointing
 from ..training.recipe import PhaseSettings, PretrainSettings, find_recipe, read_recipe
+from .machines import Machine, find_machine
+from .step_memory import ShardedMemory, activation_bytes
 
 PAPER_DAYS, PAPER_CHIPS = 4, {"base": 16, "large": 64}
 """The paper's runs (§A.2): days, and TPU chips by size."""
 
 _MEASURED_TOKENS = 4096  # of a measured micro-batch, at most
-
-
-@dataclass(frozen=True)
-class Machine:
-    """A machine for which a run is estimated."""
-
-    name: str  # as the user gives it
-    # operations per second of dense matrix products on one device, by precision, as the
-    # manufacturer states them
-    peak: Mapping[str, float]
-    memory: float  # bytes of one device; 0 if unknown
-    share: float  # of the peak that training reaches; assumed, but for cpu2
-    devices: int = 1
-
-
-MACHINES = {
-    one.name: one
-    for one in (
-        Machine("h200", {"bf16": 989e12, "fp32": 67e12}, 141e9, 0.4),
-        Machine("h100", {"bf16": 989e12, "fp32": 67e12}, 80e9, 0.4),
-        Machine("a100", {"bf16": 312e12, "fp32": 19.5e12}, 80e9, 0.4),
-        Machine("l4", {"bf16": 121e12, "fp32": 30.3e12}, 24e9, 0.4),
-        # Two cores of AMD's Zen 4; peak and share measured (docs/scale.md).
-        Machine("cpu2", {"bf16": 440e9, "fp32": 207e9}, 0, 0.5),
-    )
-}
 
 
 _MIN_STEP_SECONDS = 0.05
@@ -146,8 +119,8 @@ def estimate(
     Args:
         recipe, overrides: as in `pretrain`. Without `data`, the vocabulary has `model.vocab_size`
             pieces.
-        machine: a name of `MACHINES`, optionally with a number of devices (`h100x8`); "here"
-            measures a few steps on this machine.
+        machine: a name of `machines.MACHINES`, optionally with a number of devices (`h100x8`);
+            "here" measures a few steps on this machine.
         share: share of the peak that training reaches; the machine's usual one if omitted.
         device: device for "here".
         seconds: minimum time that "here" measures.
@@ -166,41 +139,25 @@ def estimate(
         num_trained = sum(p.numel() for p in network.parameters() if p.requires_grad)
         sharded = None
         if settings.sharding == "full" and devices > 1:
-            sharded = _ShardedMemory.from_network(network)
+            sharded = ShardedMemory.from_network(network)
     parameters = sum(p.numel() for p in network.parameters())
-    activations = workspace = flops = 0.0
-    computed_flops = 0.0  # as if each device had the most sequences that one has
-    tokens = largest = 0
-    for phase, steps in zip(settings.phases, settings.phase_steps(), strict=True):
-        step_tokens = _step_tokens(phase, settings)
-        num_sequences = _num_sequences(phase, settings, -(-step_tokens // devices))
-        batch = _batch(objective, settings, phase, num_sequences)
-        kept, layer = _activation_bytes(objective, settings, batch, computes_in)
-        activations, workspace = max(activations, kept), max(workspace, layer)
-        each = operations.flops_of_batch(network, batch) / batch.packed.num_tokens
-        flops += each * step_tokens * steps
-        most = -(-(step_tokens // phase.max_seq_length) // devices) * phase.max_seq_length
-        computed_flops += each * max(step_tokens, most * devices) * steps
-        tokens += step_tokens * steps
-        largest = max(largest, batch.packed.num_tokens)
-    if settings.gradient_checkpointing and target is not None:
-        target = replace(target, share=target.share * 3 / 4)  # one more forward pass
+    work = _Work.of_run(objective, settings, devices, computes_in)
+    name = "fp32" if computes_in is None else "bf16"
     if target is None:
         rate, peak = _measure_speed(settings, pick_device(device), computes_in, seconds)
-        name = "fp32" if computes_in is None else "bf16"
         target = Machine("here", {name: peak}, 0, rate / peak)
     else:
-        rate = target.peak["fp32" if computes_in is None else "bf16"] * target.share * devices
-        if computed_flops:  # of an encoder; devices wait for the one with the most sequences
-            rate *= flops / computed_flops
+        if settings.gradient_checkpointing:
+            target = replace(target, share=target.share * 3 / 4)  # one more forward pass
+        rate = target.peak[name] * target.share * devices * work.balance
     memory = {
         "weights": 4 * parameters,
         # Several processes exchange gradients through buffers of the same size.
         "gradients": 4 * num_trained * (1 if devices == 1 else 2),
         "optimizer": 4 * num_trained * (2 if settings.ema is None else 3),
-        "activations": round(activations),
+        "activations": round(work.activations),
         # A layer's backward pass temporarily needs about as much memory again.
-        "workspace": round(workspace),
+        "workspace": round(work.workspace),
     }
     if sharded is not None:
         memory = sharded.of_process(memory, devices, on_cpu=target.name.startswith("cpu"))
@@ -208,9 +165,9 @@ def estimate(
         parameters=parameters,
         num_trained=num_trained,
         memory=memory,
-        batch=largest,
-        tokens=tokens,
-        flops=flops,
+        batch=work.largest_batch,
+        tokens=work.tokens,
+        flops=work.flops,
         machine=target,
         flops_per_second=rate,
         share=target.share,
@@ -219,75 +176,51 @@ def estimate(
     )
 
 
-@dataclass(frozen=True)
-class _ShardedMemory:
-    """Bytes of the groups of parameters that processes gather together (see `sharding.shard`)."""
+@dataclass
+class _Work:
+    """What the steps of a run compute, and what the largest of them keep in memory."""
 
-    all: int  # of all parameters
-    rest: int  # of those outside the layers, whole during a forward and backward pass
-    rest_trained: int  # of their gradients
-    layer: int  # of the largest layer; two at most are whole at a time
+    tokens: int = 0
+    flops: float = 0.0
+    waited_flops: float = 0.0  # as if each device had the most sequences that one has
+    largest_batch: int = 0  # tokens of a micro-batch
+    activations: float = 0.0  # bytes
+    workspace: float = 0.0  # bytes
 
     @classmethod
-    def from_network(cls, network: nn.Module) -> Self:
-        encoders = (module for module in network.modules() if isinstance(module, Encoder))
-        layers = [set(layer.parameters()) for one in encoders for layer in one.layers]
-        rest = set(network.parameters()).difference(*layers)
-        trained = {parameter for parameter in rest if parameter.requires_grad}
-        largest = max(map(_bytes, layers), default=0)
-        return cls(_bytes(network.parameters()), _bytes(rest), _bytes(trained), largest)
+    def of_run(
+        cls,
+        objective: Objective,
+        settings: PretrainSettings,
+        devices: int,
+        dtype: torch.dtype | None,
+    ) -> Self:
+        total = cls()
+        for phase, steps in zip(settings.phases, settings.phase_steps(), strict=True):
+            step_tokens = _step_tokens(phase, settings)
+            num_sequences = _num_sequences(phase, settings, -(-step_tokens // devices))
+            batch = _batch(objective, settings, phase, num_sequences)
+            activations, layer = activation_bytes(objective, settings, batch, dtype)
+            total.activations = max(total.activations, activations)
+            total.workspace = max(total.workspace, layer)
+            total.largest_batch = max(total.largest_batch, batch.packed.num_tokens)
+            flops = operations.flops_of_batch(objective.network, batch) / batch.packed.num_tokens
+            most = -(-(step_tokens // phase.max_seq_length) // devices) * phase.max_seq_length
+            total.tokens += step_tokens * steps
+            total.flops += flops * step_tokens * steps
+            total.waited_flops += flops * max(step_tokens, most * devices) * steps
+        return total
 
-    def of_process(
-        self, memory: Mapping[str, int], devices: int, *, on_cpu: bool
-    ) -> dict[str, int]:
-        """Return the memory of a process of several, from that of an unsharded one.
-
-        Args:
-            on_cpu: whether the whole network, which waits in the host's memory, is in the same.
-        """
-        whole_weights = self.rest + 2 * self.layer
-        whole_gradients = self.rest_trained + self.layer
-        # Without activations there is room for the exchange of the rest's gradients, and in an
-        # evaluation for the whole network.
-        room = memory["activations"]
-        evaluation_weights = 0 if on_cpu else self.all - whole_weights - whole_gradients
-        return {
-            **memory,
-            "weights": -(-self.all // devices) + whole_weights + (self.all if on_cpu else 0),
-            "gradients": -(-memory["gradients"] // (2 * devices)) + whole_gradients,
-            "optimizer": -(-memory["optimizer"] // devices),
-            "workspace": max(
-                memory["workspace"], self.rest_trained - room, evaluation_weights - room
-            ),
-        }
-
-
-def _bytes(parameters: Iterable[nn.Parameter]) -> int:
-    return 4 * sum(parameter.numel() for parameter in parameters)
+    @property
+    def balance(self) -> float:
+        """The share of time that devices compute: they wait for the one with most sequences."""
+        return self.flops / self.waited_flops if self.waited_flops else 1.0  # 0: no encoder
 
 
 def paper_flops(size: str) -> float:
     """Return the operations of the paper's run of size "base" or "large", counted likewise."""
     words = [f"model.size={size}", "micro_batch_size=1"]  # the count does not depend on it
     return estimate("paper", words, machine="a100").flops
-
-
-def find_machine(name: str, share: float | None = None) -> Machine | None:
-    """Return a machine by its name, such as `h100x8`; None for "here".
-
-    Raises:
-        SettingsError: the name is unknown, or `share` is not above 0 and at most 1.
-    """
-    if share is not None and not 0 < share <= 1:
-        raise SettingsError(f"share={share} is not above 0 and at most 1")
-    if name == "here":
-        return None
-    match = re.fullmatch(r"(\w+?)(?:x([1-9]\d{0,5}))?", name)
-    if match is None or match[1] not in MACHINES:
-        known = ", ".join(["here", *MACHINES])
-        raise SettingsError(f"unknown machine {name!r}", fix=f"Valid: {known}; or h100x8.")
-    one = MACHINES[match[1]]
-    return Machine(name, one.peak, one.memory, share or one.share, int(match[2] or 1))
 
 
 def _settings(recipe: str | Path | None, overrides: Sequence[str]) -> PretrainSettings:
@@ -381,45 +314,6 @@ def _batch(
             )
         )
     return objective.task.collate(examples)
-
-
-def _activation_bytes(
-    objective: Objective,
-    settings: PretrainSettings,
-    batch: Batch,
-    dtype: torch.dtype | None,
-) -> tuple[float, float]:
-    """Return the bytes that autograd keeps of a micro-batch for the backward pass, and of a layer.
-
-    With gradient checkpointing, autograd keeps the inputs of all layers, and all tensors of one.
-    """
-    saved_bytes: float = _saved_bytes(objective.network, batch, dtype, recompute=False)
-    layer = saved_bytes / max(1, objective.models["model"].encoder.config.num_hidden_layers)
-    if settings.gradient_checkpointing:
-        saved_bytes = layer + _saved_bytes(objective.network, batch, dtype, recompute=True)
-    return saved_bytes, layer
-
-
-def _saved_bytes(
-    network: nn.Module, batch: Batch, dtype: torch.dtype | None, *, recompute: bool
-) -> int:
-    weights = {p.untyped_storage()._cdata for p in network.parameters()}
-    storages: dict[int, torch.UntypedStorage] = {}  # kept alive: no address is reused
-
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in weights:
-            storages[storage._cdata] = storage
-        return tensor
-
-    network.train()
-    with (
-        autocast_to(network, dtype),
-        activation_checkpointing(network, recompute),
-        torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor),
-    ):
-        network(batch.to(torch.device("meta")))
-    return sum(storage.nbytes() for storage in storages.values())
 
 
 def _measure_speed(

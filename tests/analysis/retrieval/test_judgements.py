@@ -106,5 +106,5 @@ def test_trec_files_are_scored(tmp_path: Path) -> None:
             score("retrieval", str(judgements), predictions=run)
     with pytest.raises(SettingsError, match="no_label is not for retrieval"):
         score("retrieval", str(judgements), predictions=run, no_label="x")
-    with pytest.raises(SettingsError, match="metrics is for retrieval"):
+    with pytest.raises(SettingsError, match="metrics is not for tagging, but for retrieval"):
         score("tagging", str(judgements), metrics=["mrr"])

@@ -80,34 +80,25 @@ def score(
             f"predictions of {task!r} cannot be scored",
             fix=did_you_mean(task, get_args(ScoredTask)),
         )
-    if task == "retrieval":
-        others: dict[str, Any] = {"label_column": label_column}
-        others |= {
-            "prediction_column": prediction_column,
-            "no_label": no_label,
-            "no_answer_probabilities": no_answer_probabilities,
-        }
-        return _score_retrieval(data, predictions, metrics, {**others, **settings})
-    if metrics is not None:
-        raise SettingsError(f"metrics is for retrieval, not {task}", fix="Leave it out.")
     options, _ = TableOptions.split(settings)
     drops = LabelledTableOptions.parse(settings).drop_unlabelled
-    if drops and task not in ("classification", "regression"):
-        what = f"drop_unlabelled is for classification and regression, not {task}"
-        raise SettingsError(what, fix="Leave it out.")
-    columns = {"label_column": label_column, "prediction_column": prediction_column}
-    if no_label is not None and task != "classification":
-        raise SettingsError(f"no_label is for classification, not {task}", fix="Leave it out.")
-    files = {"predictions": predictions, "no_answer_probabilities": no_answer_probabilities}
-    unused, owner = (columns, "a table's") if task == "answering" else (files, "answering's")
-    for name, value in unused.items():
-        if value is not None:
-            raise SettingsError(f"{name} is not for {task}: it is {owner}", fix="Leave it out.")
+    arguments: dict[str, Any] = {
+        "predictions": predictions,
+        "no_answer_probabilities": no_answer_probabilities,
+        "label_column": label_column,
+        "prediction_column": prediction_column,
+        "no_label": no_label,
+        "metrics": metrics,
+        "drop_unlabelled": drops or None,
+    }
+    _check_arguments(task, arguments | options)
+    if task == "retrieval":
+        return _score_retrieval(data, predictions, metrics)
     if task == "answering":
         if predictions is None:
             raise SettingsError("predictions are missing", fix="Give ids and their answers.")
         return score_answers(read_rows(data, **options), predictions, no_answer_probabilities)
-    column_names = [name for name in columns.values() if name is not None]
+    column_names = [name for name in (label_column, prediction_column) if name is not None]
     if task == "tagging":
         rows = read_tagged_rows(data, column_names, options)
         return score_tags(rows, label_column, prediction_column)
@@ -122,16 +113,35 @@ def score(
         return score_values(rows, gold, predicted)
 
 
+_TABLES: tuple[ScoredTask, ...] = ("classification", "regression", "tagging")
+_TASKS_OF_ARGUMENTS: dict[str, tuple[ScoredTask, ...]] = {
+    "predictions": ("answering", "retrieval"),
+    "no_answer_probabilities": ("answering",),
+    "label_column": _TABLES,
+    "prediction_column": _TABLES,
+    "no_label": ("classification",),
+    "metrics": ("retrieval",),
+    "drop_unlabelled": ("classification", "regression"),
+}
+_FORMAT_TASKS: tuple[ScoredTask, ...] = (*_TABLES, "answering")
+
+
+def _check_arguments(task: ScoredTask, arguments: Mapping[str, Any]) -> None:
+    """Refuse an argument that is not None and not for the task; all others are formats'."""
+    for name, value in arguments.items():
+        tasks = _TASKS_OF_ARGUMENTS.get(name, _FORMAT_TASKS)
+        if value is not None and task not in tasks:
+            what = f"{name} is not for {task}, but for {' and '.join(tasks)}"
+            raise SettingsError(what, fix="Leave it out.")
+
+
 def _score_retrieval(
-    data: Table, predictions: Any, metrics: str | Sequence[str] | None, others: Mapping[str, Any]
+    data: Table, predictions: Any, metrics: str | Sequence[str] | None
 ) -> Evaluation:
-    """Score a run by judgements; all other arguments must not be given."""
+    """Score a run by judgements."""
     from ..retrieval.evaluation import score_run
     from ..retrieval.settings import RankingSettings
 
-    for name, value in others.items():
-        if value is not None:
-            raise SettingsError(f"{name} is not for retrieval", fix="Leave it out.")
     if not isinstance(data, str | os.PathLike) or not isinstance(predictions, str | os.PathLike):
         raise SettingsError(
             "retrieval is scored by two files", fix="Give judgements as data, and a run's file."
