@@ -47,7 +47,7 @@ format: $(VENV)/.installed-dev $(if $(NPM),node_modules/.installed)  ## let ruff
 	$(if $(NPM),node_modules/.bin/biome check --write,@echo "JavaScript and CSS were not formatted: npm is not installed")
 
 docs: $(VENV)/.installed-docs  ## the documentation as a site in site/; a broken link is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@echo "open site/index.html"
 
 # One question, or all: make bench MODEL=DIR QUESTIONS="pretraining preparation"

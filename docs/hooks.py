@@ -16,6 +16,10 @@ PAGES = {
     "contributing.md": "CONTRIBUTING.md",
     "changes.md": "CHANGELOG.md",
     "benchmarks.md": "benchmarks/README.md",
+    **{
+        f"results/{file.name}": f"benchmarks/results/{file.name}"
+        for file in sorted((ROOT / "benchmarks" / "results").glob("*.md"))
+    },
 }
 """Pages of the site that are files of the repository, by their path on the site."""
 
@@ -25,26 +29,33 @@ _PICTURE = re.compile(r'<img alt="([^"]*)" src="([^":]+\.svg)" ?/?>')
 
 def on_files(files: Files, config: Any) -> Files:
     for path, source in PAGES.items():
-        page = (ROOT / source).read_text(encoding="utf-8")
-        folder = posixpath.dirname(source)
-        content = _LINK.sub(lambda link, folder=folder: _resolve_link(link, folder), page)
-        files.append(File.generated(config, path, content=content))
+        files.append(File.generated(config, path, content=(ROOT / source).read_text("utf-8")))
     return files
 
 
-def _resolve_link(link: re.Match[str], folder: str) -> str:
-    """A link of a repository's file as one of the site; what the site lacks is no link."""
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """The page with links between files of the repository as links of the site."""
+    path = page.file.src_uri
+    source = PAGES.get(path, f"docs/{path}")
+    return _LINK.sub(lambda link: _resolve_link(link, source, path), markdown)
+
+
+def _resolve_link(link: re.Match[str], source: str, path: str) -> str:
+    """A link of a file as one of its page; a link to what the site lacks becomes its words."""
     mark, words, target = link.groups()
-    path, _, anchor = target.partition("#")
-    target_path = posixpath.normpath(posixpath.join(folder, path))
-    pages = {source: page for page, source in PAGES.items()}
-    if target_path.startswith("docs/"):
-        page = target_path.removeprefix("docs/")
-    elif target_path in pages:
-        page = pages[target_path]
+    target, _, anchor = target.partition("#")
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+    if not (ROOT / target).exists():
+        return link[0]  # for MkDocs to report, or no link at all
+    pages = {file: page for page, file in PAGES.items()}
+    if target.startswith("docs/"):
+        page = target.removeprefix("docs/")
+    elif target in pages:
+        page = pages[target]
     else:
         return words
-    return f"{mark}[{words}]({page}{'#' + anchor if anchor else ''})"
+    relative = posixpath.relpath(page, posixpath.dirname(path) or ".")
+    return f"{mark}[{words}]({relative}{'#' + anchor if anchor else ''})"
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> str:

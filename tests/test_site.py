@@ -18,7 +18,8 @@ pytest.importorskip("mkdocs", reason="pip install '.[docs]'")
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(out)]
+    # Not --quiet: what is not logged is not counted, and warnings of links are to fail.
+    command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(out)]
     made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
     return out
