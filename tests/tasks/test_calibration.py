@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from bertworks.model import Model
 from bertworks.packed import Batch
 from bertworks.tasks.calibration import (
     MAX_SCORES,
+    NUM_FOLDS,
     compute_conformal_scores,
     conformal_quantile,
+    cross_fit,
     fit_scaling,
 )
 from bertworks.tasks.classification import ClassificationTask
@@ -50,17 +53,20 @@ def draw_rows(
     return logits, (GENERATOR.random((count, 1)) > shares).sum(1)
 
 
-def test_temperature_minimizes_the_cross_entropy_with_its_prior() -> None:
-    logits, labels = draw_rows(300, 2, 2.5)
-
+def find_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
     def loss(log_scale: float) -> float:
         shares = softmax(logits * math.exp(log_scale))
         return log_loss(labels, shares, normalize=False) + log_scale**2 / 2
 
     best = minimize_scalar(loss, bounds=(-5, 5), method="bounded", options={"xatol": 1e-9}).x
+    return math.exp(-best)
+
+
+def test_temperature_minimizes_the_cross_entropy_with_its_prior() -> None:
+    logits, labels = draw_rows(300, 2, 2.5)
     scaling = fit_scaling(logits, labels)
     assert scaling.shifts == ()
-    assert scaling.temperatures == pytest.approx([math.exp(-best)], rel=1e-4)
+    assert scaling.temperatures == pytest.approx([find_temperature(logits, labels)], rel=1e-4)
 
 
 @pytest.mark.long
@@ -68,15 +74,26 @@ def test_vector_scaling_is_chosen_where_classes_differ_and_is_the_optimum() -> N
     logits, labels = draw_rows(600, 3, np.array([1, 2, 4]), np.array([1.5, 0, -1.5]))
     scaling = fit_scaling(logits, labels)
     assert len(scaling.temperatures) == len(scaling.shifts) == 3
-    differences = logits - logits.max(1, keepdims=True)
 
     def loss(parameters: np.ndarray) -> float:
-        shares = softmax(differences * np.exp(parameters[:3]) + parameters[3:])
+        shares = softmax(logits * np.exp(parameters[:3]) + parameters[3:])
         return log_loss(labels, shares, normalize=False) + parameters @ parameters / 2
 
     values = np.concatenate([-np.log(scaling.temperatures), scaling.shifts])
     best = minimize(loss, np.zeros(6), method="BFGS", options={"gtol": 1e-4}).fun
     assert loss(values) == pytest.approx(best, abs=1e-4)
+    applied = log_loss(labels, softmax(scaling(logits)), normalize=False)
+    assert applied + values @ values / 2 == pytest.approx(best, abs=1e-4)
+
+
+@pytest.mark.parametrize("rows_per_unit", [1, 2])
+def test_cross_fitting_scales_rows_by_the_temperature_of_other_folds(rows_per_unit: int) -> None:
+    logits, labels = draw_rows(100, 2, 2.0)
+    scaled = cross_fit(logits, labels, is_vector=False, rows_per_unit=rows_per_unit)
+    for fold in range(NUM_FOLDS):
+        is_held_out = np.arange(100) // rows_per_unit % NUM_FOLDS == fold
+        temperature = find_temperature(logits[~is_held_out], labels[~is_held_out])
+        np.testing.assert_allclose(scaled[is_held_out], logits[is_held_out] / temperature, 1e-4)
 
 
 def test_one_temperature_is_chosen_where_classes_do_not_differ() -> None:
@@ -144,7 +161,8 @@ def test_evaluation_compares_errors_before_and_after(tokenizer: Tokenizer) -> No
     logits = np.array([[4.0, 1.0, 0.0], [5.0, 2.0, 1.0], [0.0, 1.0, 6.0]])
     evaluator = task.evaluator()
     evaluator.add({"logits": logits}, batch)
-    table = evaluator.breakdown().tables[-1]
+    breakdown = evaluator.breakdown()
+    table = breakdown.tables[-1]
     gold = batch.targets["labels"]
     for row, scaled in zip(table.rows, (logits, logits / 3), strict=True):
         shares = softmax(scaled)
@@ -156,9 +174,12 @@ def test_evaluation_compares_errors_before_and_after(tokenizer: Tokenizer) -> No
             abs((is_correct[bins == one] - shares.max(1)[bins == one]).sum()) for one in set(bins)
         )
         assert row.metrics["expected_calibration_error"] == pytest.approx(error / 3)
-    assert evaluator.result()["loss"] == pytest.approx(
-        table.rows[1].metrics["negative_log_likelihood"]
-    )
+    losses = [row.metrics["negative_log_likelihood"] for row in table.rows]
+    assert evaluator.result()["loss"] == pytest.approx(losses[1])
+    summary = breakdown.calibration_summary
+    assert summary is not None
+    assert re.findall("loss ([^,]+)", summary) == [f"{loss:.3g}" for loss in losses]
+    assert re.findall("([a-z]+) error", summary) == ["uncalibrated", "calibrated"]
 
 
 @pytest.mark.long
@@ -182,10 +203,17 @@ def test_finetune_calibrates_on_dev_and_every_way_applies_it(tmp_path: Path, tas
     shown = {one["name"]: one["probability"] for one in view["distribution"]}
     expected = dict(zip(result.model.labels, probabilities[0], strict=True))
     assert shown == pytest.approx(expected, abs=1e-5)
+    page = (result.run.path / "report.html").read_text()
+    assert "uncalibrated" in page and "The calibration was fitted on these rows" in page
+    stages = result.breakdown.tables[-1].rows
+    assert [stage.name for stage in stages] == ["uncalibrated", "calibrated", "cross-fitted"]
+    losses = [stage.metrics["negative_log_likelihood"] for stage in stages]
+    assert losses[1] == min(losses)
+    assert losses[:2] == pytest.approx([plain.metrics["loss"], result.metrics["loss"]], rel=1e-5)
+    evaluation = load(result.run.model).evaluate(DEV)
+    assert evaluation.breakdown.tables[-1].rows == stages[:2]
     if task == "multilabel":
         return
-    page = (result.run.path / "report.html").read_text()
-    assert "Expected calibration error" in page and "uncalibrated" in page
     sets = [one["label_set"] for one in result.model.predict(DEV, coverage=0.8)]
     share = np.mean([row["label"] in one for row, one in zip(DEV, sets, strict=True)])
     assert abs(share - 0.8) <= 1 / len(DEV)

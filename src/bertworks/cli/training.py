@@ -140,7 +140,7 @@ def finetune(
 
     one_result = run(model, task, **arguments)
     if is_main_process():
-        directory, calibration = one_result.run, one_result.breakdown.calibration
+        directory, calibration = one_result.run, one_result.breakdown.calibration_summary
         display.metrics(one_result.metrics)
         display.notes(one_result.notes)
         display.facts(

@@ -43,6 +43,7 @@ def evaluate(
     *,
     breakdown: bool = True,
     group: ProcessGroup | None = None,
+    is_tuning: bool = False,
 ) -> Evaluation:
     """Evaluate a network by its task's metrics.
 
@@ -51,13 +52,14 @@ def evaluate(
         examples: with targets (see `Task.labelled_examples`); any number.
         group: processes that share the batches, if the task's evaluator can add up their
             results; each of them calls this function, and gets the result of all batches.
+        is_tuning: whether settings of the task were tuned on the examples.
 
     Raises:
         DataError: there are no examples.
         BertworksError: the metrics need a package that is not installed.
         CheckpointError: the output for a row, or the total loss, is not finite.
     """
-    evaluator, rows = _collect(network, task, examples, settings, group)
+    evaluator, rows = _collect(network, task, examples, settings, group, is_tuning=is_tuning)
     return _to_evaluation(evaluator, rows, network, settings, breakdown=breakdown)
 
 
@@ -103,6 +105,7 @@ def _collect(
     if group is not None:
         parts = group.gather(evaluator.state())
         evaluator = task.evaluator()
+        evaluator.is_tuning = is_tuning
         for part in parts:  # in the order of ranks, so that all processes get the same bits
             evaluator.merge(part)
     return evaluator, rows

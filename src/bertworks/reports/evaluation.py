@@ -8,7 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from ..tasks.breakdown import Breakdown, Calibration, Confusion, Mistake, ScoreTable
+from ..tasks.breakdown import (
+    CROSS_FITTED,
+    PROBABILITIES,
+    Breakdown,
+    Calibration,
+    Confusion,
+    Mistake,
+    ScoreTable,
+)
 from ..tasks.dev_share import DevShare
 from . import charts, page
 
@@ -98,6 +106,11 @@ def _scores(table: ScoreTable) -> str:
         (row.name, f"{row.count:,}", *(page.metric(key, row.metrics[key]) for key in metrics))
         for row in rows
     ]
+    if table.grouping == PROBABILITIES and rows[-1].name == CROSS_FITTED:
+        note = page.paragraph(
+            "The calibration was fitted on these rows, on which it looks better than it is. "
+            "Cross-fitted: each fifth of the rows by a calibration fitted on the others."
+        )
     columns = ("", table.unit.capitalize(), *map(page.label, metrics))
     return note + page.table(columns, lines, numbers=len(columns) - 1)
 

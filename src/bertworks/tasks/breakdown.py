@@ -18,6 +18,13 @@ from ..errors import DataError
 MAX_POINTS = 1000
 EXCERPT_LENGTH = 300
 
+PROBABILITIES = "probabilities"
+"""The grouping of the table of probabilities before and after calibration, whose lines are:"""
+UNCALIBRATED, CALIBRATED = "uncalibrated", "calibrated"
+CROSS_FITTED = "cross-fitted"
+"""Each fifth of the rows by a calibration that was fitted on the others. A calibration looks better
+than it is on the rows that it was fitted on."""
+
 
 class _FrozenModel(BaseModel):
     model_config = ConfigDict(frozen=True, defer_build=True)
@@ -163,6 +170,18 @@ class Breakdown(_FrozenModel):
     calibration: Calibration | None = None
     values: tuple[tuple[float, float], ...] = ()
     mistakes: tuple[Mistake, ...] = ()
+
+    @property
+    def calibration_summary(self) -> str | None:
+        """The errors and losses before and after calibration, in a line; None for other tasks."""
+        table = next((one for one in self.tables if one.grouping == PROBABILITIES), None)
+        if table is None:
+            return None if self.calibration is None else str(self.calibration)
+        stages = (
+            "{} error {:.1%} loss {:.3g}".format(stage.name, *stage.metrics.values())
+            for stage in table.rows
+        )
+        return ", ".join(stages)
 
     @classmethod
     def parse(cls, tree: Any, *, where: str) -> Self:

@@ -56,29 +56,43 @@ def fit_scaling(
     Raises:
         BertworksError: SciPy is not installed.
     """
-    every = -(-len(labels) // MAX_FITTED_ROWS)
-    logits, labels = logits[::every].astype(np.float64), labels[::every]
-    logits -= logits.max(1, keepdims=True)  # a shift then acts on differences of logits only
     if logits.shape[1] > 2 and len(labels) >= 2 * NUM_FOLDS:
-        losses = {is_vector: _validate(logits, labels, is_vector) for is_vector in (False, True)}
+        losses = {
+            is_vector: cross_entropy_sum(cross_fit(logits, labels, is_vector=is_vector), labels)
+            for is_vector in (False, True)
+        }
         if losses[True] < losses[False]:
             return _fit(logits, labels, is_vector=True)
     return _fit(logits, labels, is_vector=False)
 
 
-def _validate(logits: np.ndarray, labels: np.ndarray, is_vector: bool) -> float:
-    """Return the summed cross-entropy of rows under scalings that were fitted on other rows."""
-    folds = np.arange(len(labels)) % NUM_FOLDS
-    total = 0.0
+def cross_fit(
+    logits: Float[np.ndarray, "rows classes"],
+    labels: Int[np.ndarray, " rows"],
+    *,
+    is_vector: bool,
+    rows_per_unit: int = 1,
+) -> NDArray[np.float64]:
+    """Return logits scaled by scalings that were fitted on other rows, for an honest measure.
+
+    Args:
+        is_vector: whether the scalings are vector scalings.
+        rows_per_unit: how many rows in succession are scaled together, such as the labels of a
+            text.
+    """
+    folds = np.arange(len(labels)) // rows_per_unit % NUM_FOLDS
+    scaled_logits = np.empty(logits.shape)
     for fold in range(NUM_FOLDS):
         is_held_out = folds == fold
         scaling = _fit(logits[~is_held_out], labels[~is_held_out], is_vector=is_vector)
-        total += cross_entropy_sum(scaling(logits[is_held_out]), labels[is_held_out])
-    return total
+        scaled_logits[is_held_out] = scaling(logits[is_held_out])
+    return scaled_logits
 
 
 def _fit(logits: np.ndarray, labels: np.ndarray, *, is_vector: bool) -> LogitScaling:
     optimize: Any = import_optional("scipy.optimize", "metrics", "Calibrating a classifier")
+    every = -(-len(labels) // MAX_FITTED_ROWS) or 1
+    logits, labels = logits[::every].astype(np.float64), labels[::every]
     num_classes = logits.shape[1] if is_vector else 1
     targets = np.eye(logits.shape[1])[labels]
 

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 
 from ..packed import Batch, to_array
-from .breakdown import Breakdown, Scores, ScoreTable
-from .calibration import LogitScaling, compute_conformal_scores, fit_scaling
-from .measures import CalibrationCounter, Measure, WorstMistakes
+from .breakdown import (
+    CALIBRATED,
+    CROSS_FITTED,
+    PROBABILITIES,
+    UNCALIBRATED,
+    Breakdown,
+    Scores,
+    ScoreTable,
+)
+from .calibration import LogitScaling, compute_conformal_scores, cross_fit, fit_scaling
+from .measures import CalibrationCounter, Measure, MergeableState, WorstMistakes
 from .probabilities import cross_entropy_sum, softmax
 from .scores import (
     RegressionScores,
@@ -63,6 +71,44 @@ class SingleLabelEvaluator(ScoredEvaluator[SingleLabelScores]):
             self._scores.add_mistake(example, *shown, float(confidence[row]))
 
 
+class ProbabilityCounter(MergeableState):
+    """The expected calibration error and negative log-likelihood of the probabilities of logits."""
+
+    state_fields = ("_calibration", "_loss", "_count")
+
+    def __init__(self) -> None:
+        self._calibration, self._loss, self._count = CalibrationCounter(), 0.0, 0
+
+    @classmethod
+    def from_logits(cls, logits: np.ndarray, gold: np.ndarray) -> Self:
+        """Return the counts of all rows."""
+        counter = cls()
+        counter.add(logits, gold)
+        return counter
+
+    def add(self, logits: np.ndarray, gold: np.ndarray) -> None:
+        """Count `[n, classes]` logits with their `[n]` gold classes."""
+        self._calibration.add(softmax(logits).max(-1), logits.argmax(-1) == gold)
+        self._loss += cross_entropy_sum(logits, gold)
+        self._count += len(gold)
+
+    def result(self, name: str) -> Scores:
+        """Return the line of a stage of calibration."""
+        calibration = self._calibration.result("")
+        error = float("nan") if calibration is None else calibration.expected_error
+        metrics = {
+            "expected_calibration_error": error,
+            "negative_log_likelihood": self._loss / self._count,
+        }
+        return Scores(name=name, count=self._count, metrics=metrics)
+
+
+def compare_probabilities(unit: str, stages: Mapping[str, ProbabilityCounter]) -> ScoreTable:
+    """Return the table of probabilities before and after calibration."""
+    rows = tuple(counter.result(name) for name, counter in stages.items())
+    return ScoreTable(grouping=PROBABILITIES, unit=unit, rows=rows)
+
+
 class ClassificationEvaluator(SingleLabelEvaluator):
     """`loss` and scores of calibrated probabilities, which it compares with those before.
 
@@ -71,11 +117,12 @@ class ClassificationEvaluator(SingleLabelEvaluator):
         scaling: of the logits; None if the model is not calibrated.
     """
 
-    state_fields = (*ScoredEvaluator.state_fields, "_raw_loss", "_raw_calibration", "_rows")
+    state_fields = (*ScoredEvaluator.state_fields, "_uncalibrated", "_calibrated", "_rows")
 
     def __init__(self, scores: SingleLabelScores, scaling: LogitScaling | None) -> None:
         super().__init__(scores)
-        self._scaling, self._raw_loss, self._raw_calibration = scaling, 0.0, CalibrationCounter()
+        self._scaling = scaling
+        self._uncalibrated, self._calibrated = ProbabilityCounter(), ProbabilityCounter()
         self._rows: list[tuple[int, int, np.ndarray]] = []  # number, label, logits
 
     def add(self, outputs: Outputs, batch: Batch) -> None:
@@ -84,15 +131,19 @@ class ClassificationEvaluator(SingleLabelEvaluator):
             indices = [example.index for example in batch.examples]
             self._rows += zip(indices, gold.tolist(), logits, strict=True)
         if self._scaling is not None:
-            self._raw_loss += cross_entropy_sum(logits, gold)
-            self._raw_calibration.add(softmax(logits).max(-1), logits.argmax(-1) == gold)
-            outputs = {**outputs, "logits": self._scaling(logits)}
-        super().add(outputs, batch)
+            self._uncalibrated.add(logits, gold)
+            logits = self._scaling(logits)
+            self._calibrated.add(logits, gold)
+        super().add({**outputs, "logits": logits}, batch)
+
+    def _tuning_rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the logits and labels that were kept."""
+        rows = sorted(self._rows, key=lambda row: row[0])  # the folds do not depend on batches
+        return np.stack([row[2] for row in rows]), np.array([row[1] for row in rows])
 
     def tuned_settings(self, metrics: Mapping[str, float]) -> dict[str, Any]:  # noqa: ARG002
         """Return the scaling of logits that fits the rows, and scores for label sets."""
-        rows = sorted(self._rows, key=lambda row: row[0])  # the folds do not depend on batches
-        labels, logits = np.array([row[1] for row in rows]), np.stack([row[2] for row in rows])
+        logits, labels = self._tuning_rows()
         scaling = fit_scaling(logits, labels)
         scores = compute_conformal_scores(softmax(scaling(logits)), labels)
         return {
@@ -103,19 +154,14 @@ class ClassificationEvaluator(SingleLabelEvaluator):
 
     def breakdown(self) -> Breakdown:
         breakdown = super().breakdown()
-        raw, calibration = self._raw_calibration.result("rows"), breakdown.calibration
-        if raw is None or calibration is None:
+        if self._scaling is None:
             return breakdown
-        errors = {
-            "uncalibrated": (raw.expected_error, self._raw_loss / self._count),
-            "calibrated": (calibration.expected_error, self._loss / self._count),
-        }
-        names = "expected_calibration_error", "negative_log_likelihood"
-        rows = tuple(
-            Scores(name=name, count=self._count, metrics=dict(zip(names, values, strict=True)))
-            for name, values in errors.items()
-        )
-        table = ScoreTable(grouping="probabilities", unit="rows", rows=rows)
+        stages = {UNCALIBRATED: self._uncalibrated, CALIBRATED: self._calibrated}
+        if self._rows:
+            logits, labels = self._tuning_rows()
+            cross_fitted = cross_fit(logits, labels, is_vector=bool(self._scaling.shifts))
+            stages[CROSS_FITTED] = ProbabilityCounter.from_logits(cross_fitted, labels)
+        table = compare_probabilities("rows", stages)
         return breakdown.model_copy(update={"tables": (*breakdown.tables, table)})
 
 
@@ -130,23 +176,24 @@ class MultiLabelEvaluator(Evaluator):
         BertworksError: scikit-learn is not installed.
     """
 
-    state_fields = ("_labels", "_logits", "_worst")
+    state_fields = ("_indices", "_labels", "_logits", "_worst")
     metrics: ClassVar[tuple[str, ...]] = ("loss", "accuracy", "micro_f1", "macro_f1")
 
     def __init__(self, names: Sequence[str], scaling: LogitScaling | None = None) -> None:
         import_sklearn_metrics()
         self._names, self._scaling = names, scaling
+        self._indices: list[int] = []
         self._labels: list[np.ndarray] = []
-        self._logits: list[np.ndarray] = []
+        self._logits: list[np.ndarray] = []  # before scaling
         self._worst = WorstMistakes()
 
     def add(self, outputs: Outputs, batch: Batch) -> None:
         logits = to_array(outputs["logits"]).astype(np.float64)
-        if self._scaling is not None:
-            logits = self._scaling(logits)
+        self._indices += [example.index for example in batch.examples]
+        self._logits.append(logits)
+        logits = self._scale(logits)
         gold, predicted = to_array(batch.targets["labels"]) > 0.5, logits > 0
         self._labels.append(gold)
-        self._logits.append(logits)
         # The confidence of each row's most confident wrong decision, for a label or against it.
         confidence = np.where(gold != predicted, 1 / (1 + np.exp(-np.abs(logits))), 0).max(1)
         for row in np.flatnonzero(confidence).tolist():
@@ -154,13 +201,16 @@ class MultiLabelEvaluator(Evaluator):
             names = self._join_labels(gold[row]), self._join_labels(predicted[row])
             self._worst.add(float(confidence[row]), example, example.display_text, *names)
 
+    def _scale(self, logits: np.ndarray) -> np.ndarray:
+        return logits if self._scaling is None else self._scaling(logits)
+
     def _join_labels(self, is_one: np.ndarray) -> str:
         return ", ".join(compress(self._names, is_one)) or "none"
 
     def result(self) -> dict[str, float]:
         assert self._labels, "nothing was evaluated"
         metrics = import_sklearn_metrics()
-        labels, logits = np.concatenate(self._labels), np.concatenate(self._logits)
+        labels, logits = np.concatenate(self._labels), self._scale(np.concatenate(self._logits))
         predicted = logits > 0
         arguments = {
             "y_true": append_empty_label(labels),
@@ -177,17 +227,38 @@ class MultiLabelEvaluator(Evaluator):
 
     def tuned_settings(self, metrics: Mapping[str, float]) -> dict[str, Any]:  # noqa: ARG002
         """Return the temperature of the decisions for a label or against it."""
-        decisions = np.concatenate(self._logits).reshape(-1, 1)
-        logits = np.concatenate([np.zeros_like(decisions), decisions], 1)
-        scaling = fit_scaling(logits, np.concatenate(self._labels).ravel().astype(np.int64))
-        return {"temperatures": scaling.temperatures}
+        logits, gold = self._decisions()
+        return {"temperatures": fit_scaling(_pair_with_zero(logits), gold.ravel()).temperatures}
+
+    def _decisions(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the logits before scaling and the gold decisions, `[rows, labels]` each."""
+        order = np.argsort(self._indices)  # the folds do not depend on batches
+        gold = np.concatenate(self._labels)[order].astype(np.int64)
+        return np.concatenate(self._logits)[order], gold
 
     def breakdown(self) -> Breakdown:
-        labels, predicted = np.concatenate(self._labels), np.concatenate(self._logits) > 0
-        return Breakdown(
-            tables=(compute_label_scores(self._names, labels, predicted),),
-            mistakes=self._worst.result(),
-        )
+        logits, gold = self._decisions()
+        scaled_logits = self._scale(logits)
+        tables = [compute_label_scores(self._names, gold > 0, scaled_logits > 0)]
+        if self._scaling is not None:
+            labels, pairs = gold.ravel(), _pair_with_zero(logits)
+            stages = {UNCALIBRATED: pairs, CALIBRATED: _pair_with_zero(scaled_logits)}
+            if self.is_tuning:
+                count = len(self._names)
+                stages[CROSS_FITTED] = cross_fit(
+                    pairs, labels, is_vector=False, rows_per_unit=count
+                )
+            counters = {
+                name: ProbabilityCounter.from_logits(values, labels)
+                for name, values in stages.items()
+            }
+            tables.append(compare_probabilities("decisions", counters))
+        return Breakdown(tables=tuple(tables), mistakes=self._worst.result())
+
+
+def _pair_with_zero(logits: np.ndarray) -> np.ndarray:
+    """Return `[rows · labels, 2]` logits of the decisions against a label, and for it."""
+    return np.stack([np.zeros(logits.size), logits.ravel()], 1)
 
 
 class RegressionEvaluator(ScoredEvaluator[RegressionScores]):

@@ -88,7 +88,8 @@ class Evaluator(Measure):
     """
 
     is_tuning: bool = False
-    """Whether `tuned_settings` will be called: outputs that it needs are kept."""
+    """Whether the task's settings are tuned on the rows: outputs that `tuned_settings` needs are
+    kept."""
 
     @abstractmethod
     def add(self, outputs: Outputs, batch: Batch) -> None:

@@ -395,7 +395,7 @@ def _evaluate_and_tune(
         return evaluation, data.task
     # The figures are those of the saved model.
     tuned_reader = data.reader.with_settings(values)
-    evaluation = evaluate(network, tuned_reader, data.dev, engine, group=group)
+    evaluation = evaluate(network, tuned_reader, data.dev, engine, group=group, is_tuning=True)
     return evaluation, data.task.with_settings(values)
 
 
