@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from bertworks.cli import app
 from bertworks.errors import SettingsError
-from bertworks.lab import bench, lineage
+from bertworks.lab import bench, lineage, probes
 from bertworks.lab.bench import Lab
 from bertworks.loading import load
 from bertworks.reports import charts
@@ -65,9 +65,13 @@ def test_systems_are_trained_alike_and_probed(
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     report = json.loads((out / "lineage.json").read_bytes())
-    systems = report["systems"]
+    systems = report["budgets"]["2"]
     assert list(systems) == list(lineage.SYSTEMS)
     assert {one["updates"] for one in systems.values()} == {2}
+    predictions = {name: one["predictions"] for name, one in systems.items()}
+    assert predictions["skip-gram"] is None
+    assert predictions["ELMo"] == predictions["shallow"] == 2 * predictions["ULMFiT"]
+    assert predictions["OpenAI"] == predictions["ULMFiT"] > 2 * predictions["BERT"] > 0
     assert report["skipped"] == {
         "SST-2": "glue/sst2/dev.tsv",
         "MRPC": "glue/mrpc/dev.tsv",
@@ -82,7 +86,7 @@ def test_systems_are_trained_alike_and_probed(
         assert one["scores"]["analogies"].keys() == {"frozen"}
     page = (out / "lineage.md").read_text(encoding="utf-8")
     assert "| TREC, fine-tuned |" in page and "the data has no wic-tsv" in page
-    drawn = charts.bars(lineage.arms(report))
+    drawn = charts.bars(lineage.arms(systems))
     assert all(f"{name}, frozen" in drawn for name in systems)
 
     configs = [load(run.parent).encoder.config for run in out.glob("runs/pretrain-*/model")]
@@ -100,7 +104,7 @@ def test_systems_are_trained_alike_and_probed(
 
     for name in ("pretrain", "finetune"):  # nothing is trained again
         monkeypatch.setattr(bench, name, None)
-    assert lineage.lineage(Lab(out, data=data), 2, [0])["systems"] == systems
+    assert lineage.lineage(Lab(out, data=data), [2], [0])["budgets"] == {"2": systems}
 
 
 @pytest.mark.long
@@ -126,7 +130,7 @@ def test_frozen_encoders_stay_as_they_are(
 
     monkeypatch.setattr(bench, "finetune", compare_weights)
     run, _ = lab.pretrained(0, by_model=True, steps=1, **lineage.SYSTEMS["ULMFiT"])
-    lineage.PROBES[probe].measure(lab, run, 0)
+    probes.PROBES[probe].measure(lab, run, 0)
     frozen, tuned = unchanged_weights
     assert all(frozen.values()) and not any(tuned.values())
 
@@ -142,15 +146,15 @@ def test_similarity_correlates_with_judgements(
         for place, word in enumerate(pair.split())
     }
     monkeypatch.setattr(
-        lineage, "_vectors", lambda _, words: np.array([vectors[word] for word in words])
+        probes, "_vectors", lambda _, words: np.array([vectors[word] for word in words])
     )
-    found = lineage.PROBES["similarity, WordSim"].measure(lab, Path("one"), 0)
+    found = probes.PROBES["similarity, WordSim"].measure(lab, Path("one"), 0)
     assert found == {"frozen": pytest.approx(-1)}
 
 
 def test_a_lineage_needs_data(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="needs evaluation data"):
-        lineage.lineage(Lab(tmp_path / "lab"), 1, [0])
+        lineage.lineage(Lab(tmp_path / "lab"), [1], [0])
 
 
 @pytest.mark.long
@@ -161,3 +165,49 @@ def test_updates_are_timed(data: Path, tmp_path: Path) -> None:
         by_model=True, batch_size=2, initial_attention="random", model=small
     )
     assert 0 < 50 * pace < lab.seconds()
+
+
+def test_systems_have_settings_of_their_own() -> None:
+    name = "OpenAI learning_rate=1e-3 model.num_hidden_layers=3"
+    changes = lineage.system_changes(name)
+    assert changes["model"] == {"attention": "causal", "num_hidden_layers": 3}
+    assert changes["learning_rate"] == 1e-3 and changes["objective"] == "causal"
+    assert "learning_rate" not in lineage.SYSTEMS["OpenAI"]
+    with pytest.raises(SettingsError, match="unknown system 'Bert'"):
+        lineage.system_changes("Bert")
+    with pytest.raises(SettingsError, match="not of the form key=value"):
+        lineage.system_changes("BERT twice")
+
+
+def _results(scores: dict[str, tuple[float, ...]]) -> dict[str, Any]:
+    """Results of systems whose only probe has these scores, at 5, 20 and 80 minutes."""
+    budgets = {
+        minutes: {
+            name: {"predictions": None, "scores": {"TREC": {"frozen": [values[at]], "tuned": []}}}
+            for name, values in scores.items()
+        }
+        for at, minutes in enumerate(("5", "20", "80"))
+    }
+    return {"budgets": budgets}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "sentence"),
+    [
+        ((0.5, 0.6, 0.7), (0.6, 0.6, 0.8), "not ahead at 80 minutes (-10.0 points)"),
+        ((0.5, 0.5, 0.9), (0.6, 0.7, 0.7), "ahead from about 40 minutes (+20.0 points at 80"),
+        ((0.8, 0.5, 0.8), (0.7, 0.6, 0.7), "ahead from about 40 minutes (+10.0 points at 80"),
+        ((0.8, 0.7, 0.8), (0.7, 0.6, 0.7), "ahead at every budget (+10.0 points at 80 minutes)"),
+    ],
+)
+def test_crossings_are_interpolated(
+    one: tuple[float, ...], other: tuple[float, ...], sentence: str
+) -> None:
+    """Minutes are on a logarithmic scale: half-way between 20 and 80 is 40."""
+    results = _results({"OpenAI": other, "BERT": one, "BERT x=1": one})
+    said = list(lineage.crossings(results, "frozen"))
+    assert [line.split(", frozen: ")[0] for line in said] == [
+        "BERT and OpenAI",
+        "BERT x=1 and OpenAI",
+    ]
+    assert all(sentence in line for line in said), said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -154,6 +155,7 @@ def ablate(
     "bertworks lab run order senses --out runs/lab",
     "bertworks lab all --budget 60 --seeds 3 --out runs/lab",
     "bertworks lab lineage --data data --minutes 10 --seeds 3 --out runs/lab",
+    "bertworks lab lineage BERT OpenAI --data data --minutes 7,20 --out runs/lab",
     "bertworks lab compare mini MODEL --data reviews.tsv label_column=stars",
 )
 def lab(
@@ -165,7 +167,7 @@ def lab(
     model: str = "mini",
     data: Path | None = None,
     budget: Annotated[float | None, typer.Option(min=0)] = None,
-    minutes: Annotated[float, typer.Option(min=0)] = 10.0,
+    minutes: str = "10",
     seeds: Seeds = None,
     settings: SettingsOption,
     device: DeviceOption = "auto",
@@ -187,28 +189,30 @@ def lab(
     Args:
         what (WHAT): list: list all claims; run: test the named claims; all: test all, cheapest
             first; lineage: BERT and its ancestors; compare: compare models on your table.
-        claims ([CLAIM|MODEL]…): Claims (run) or models (compare).
+        claims ([CLAIM|MODEL|SYSTEM]…): Claims (run), models (compare) or systems (lineage; all if
+            omitted), each with settings that differ, as in "BERT masking.mlm_probability=0.15".
         out (DIR): Output directory; finished runs in it are reused.
         model (MODEL): Pre-trained model to examine.
         data (DIR|TABLE): Directory with wiki/ (a corpus) and glue/sst2/; Python docstrings if
             omitted. lineage: with further probes. compare: a table of texts and labels.
         budget (MINUTES): all: skip claims that would exceed this time.
-        minutes (M): lineage: processor time per pre-training run.
+        minutes (M): lineage: processor time per pre-training run; several as in 7,20,60.
     """
     if what == "compare":
         _compare(claims or (), data, device, settings, display)
         return
     if settings:
         raise SettingsError(f"{next(iter(settings))} is for lab compare", fix="Leave it out.")
-    if bool(claims) != (what == "run"):
+    if what != "lineage" and bool(claims) != (what == "run"):
         fix = "bertworks lab list shows the names." if what == "run" else "Use run for some claims."
-        raise SettingsError("lab run needs names of claims; the other commands take none", fix=fix)
+        raise SettingsError(f"lab run needs names of claims, lab {what} takes none", fix=fix)
     if what == "list":
         _list_claims(display)
         return
     from ..lab.claims import find_claims
 
-    selection = find_claims(claims or ())
+    budgets = _parse_budgets(minutes)
+    selection = find_claims(() if what == "lineage" else claims or ())
     from ..lab.bench import Lab
     from ..tuning.grid import seed_list
 
@@ -223,7 +227,7 @@ def lab(
     ):
         bench = Lab(out, data=data, model=model, device=device, progress=Progress())
         if what == "lineage":
-            _trace_lineage(bench, minutes, seed_values, display)
+            _trace_lineage(bench, claims, budgets, seed_values, display)
         else:
             _test_claims(bench, selection, seed_values, budget if what == "all" else None, display)
 
@@ -257,13 +261,30 @@ def _test_claims(
     display.facts({"page": page, "results": page.with_name("results.json")})
 
 
-def _trace_lineage(bench: Lab, minutes: float, seeds: Sequence[int], display: Display) -> None:
-    from ..lab.lineage import lineage, table
+def _parse_budgets(text: str) -> list[float]:
+    """Parse one number of minutes or several, as in `7,20,60`."""
+    parts = text.split(",")
+    numbers = [float(part) for part in parts if re.fullmatch(r"\d+(\.\d+)?", part)]
+    if len(set(numbers)) < len(parts):
+        what = f"--minutes {text}: not different numbers"
+        raise SettingsError(what, fix="For example: 10, or 7,20,60.")
+    return numbers
 
-    results = lineage(bench, minutes, seeds)
+
+def _trace_lineage(
+    bench: Lab,
+    systems: Sequence[str] | None,
+    budgets: Sequence[float],
+    seeds: Sequence[int],
+    display: Display,
+) -> None:
+    from ..lab.lineage import SYSTEMS, lineage, table
+
+    results = lineage(bench, budgets, seeds, systems or tuple(SYSTEMS))
     display.json(results)
-    headings, rows = table(results)
-    display.table(headings, rows, right=headings[1:])
+    for minutes, of_budget in results["budgets"].items():
+        headings, rows = table(of_budget)
+        display.table([f"{minutes} min", *headings[1:]], rows, right=headings[1:])
     if results["skipped"]:
         display.notes([f"no data for {', '.join(results['skipped'])}"])
     display.facts({"page": bench.out / "lineage.md"})

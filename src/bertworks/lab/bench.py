@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from operator import sub
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
@@ -41,6 +43,9 @@ FORMAT_VERSION = 1
 
 STEPS = 500
 """Steps of a small pre-training: 20 seconds on one core."""
+
+CHECKPOINT_STEPS = 5000
+"""Steps between the checkpoints of a longer one, from which it resumes: some minutes."""
 
 
 class LabelledRows(NamedTuple):
@@ -198,7 +203,8 @@ class Lab:
         def make(run: Path) -> Metrics:
             clock = _Clock()
             self._pretrain(run, settings, by_model, clock)
-            return {"seconds": (clock.times[-1] - clock.times[9]) / (len(clock.times) - 10)}
+            # The median: other work on the machine slows some updates.
+            return {"seconds": statistics.median(map(sub, clock.times[11:], clock.times[10:-1]))}
 
         return self.cached_run("pace", {**settings, "by_model": by_model}, make)[1]["seconds"]
 
@@ -219,8 +225,9 @@ class Lab:
             is_group = isinstance(value, Mapping) and isinstance(settings.get(key), Mapping)
             settings[key] = {**settings[key], **value} if is_group else value
         settings = {key: value for key, value in settings.items() if value is not None}
-        every = settings["steps"]
-        return settings | {"seed": seed, "eval_every": every, "checkpoint_every": every}
+        steps = settings["steps"]
+        often = min(steps, CHECKPOINT_STEPS)
+        return settings | {"seed": seed, "eval_every": steps, "checkpoint_every": often}
 
     def finetuned_model(
         self,

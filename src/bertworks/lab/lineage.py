@@ -6,31 +6,26 @@ layer alone (frozen) or the whole network (fine-tuned).
 
 from __future__ import annotations
 
-import random
+import itertools
+import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ..analysis.word_vectors import WordVectors
-from ..data.tables import read_rows
-from ..errors import SettingsError, import_optional
-from ..inference.features import NetworkTokenFeatures
-from ..inference.settings import EngineSettings, TokenSettings
+from ..errors import SettingsError, did_you_mean
 from ..loading import load
 from ..reports import charts
-from ..tasks.scores import EXTRA
+from ..runs.run_directory import RunDirectory
 from ..training.machine import describe
+from ..training.recipe import PretrainSettings
 from ..utils.atomic_writes import write_file
 from ..utils.formatting import format_duration, markdown_table
 from ..utils.json_files import write_json
 from ..utils.progress import say
-from .bench import Lab, LabelledRows, Metrics, Rows
+from .bench import Lab
 from .pretraining import CAUSAL, CENTRED_WINDOW, FULL_SENTENCES, LEFT, Changes
+from .probes import PROBES, ROWS, Probe
 
 _LSTM: Changes = {"mixer": "lstm", "positions": "none", "family": "bertworks"}
 _PLAIN: Changes = {"initial_attention": "random"}  # these have no attention to initialize
@@ -59,223 +54,201 @@ attention. BERT: masked words and next sentences. Each is a small version of the
 and all other settings are equal; each network of a concatenated pair is as wide as a single one.
 """
 
-ROWS = 1000
-"""The most training rows of a probe."""
 
-_TUNING: Mapping[str, Any] = {
-    "max_seq_length": 128,
-    "bucket_batches": 16,  # an LSTM runs once for each length of a batch
-}
+def system_changes(name: str) -> Changes:
+    """Return the changed settings of a system, such as `BERT masking.mlm_probability=0.15`.
 
-Measure = Callable[[Lab, Path, int], Metrics]
-
-
-class Probe(NamedTuple):
-    """A measurement of a pre-trained model: the data that it needs, and its function."""
-
-    needs: tuple[str, ...]
-    measure: Measure
-
-
-def _finetuning_probe(
-    task: str,
-    metric: str,
-    read: Callable[..., tuple[Rows, Rows]],
-    *needs: str,
-    **task_settings: Any,
-) -> Probe:
-    """Return a probe on a task, frozen and fine-tuned; `read` reads rows from the files `needs`."""
-    read = cache(read)
-
-    def measure(lab: Lab, run: Path, seed: int) -> Metrics:
-        train, dev = read(lab, *needs)
-        some = random.Random(f"rows {seed}").sample(train, min(ROWS, len(train)))
-        data = LabelledRows(", ".join(needs), some, dev)
-        layers = load(run, device="cpu").encoder.config.num_hidden_layers
-        frozen = {"freeze_embeddings": True, "freeze_layers": layers, "learning_rate": 1e-2}
-        metrics = {}
-        for name, way in {"frozen": frozen, "fine-tuned": {"learning_rate": 1e-3}}.items():
-            settings: dict[str, Any] = {**_TUNING, **task_settings, **way, "seed": seed}
-            metrics[name] = lab.finetuned_metrics(run, task, data, **settings)[metric]
-        return metrics
-
-    return Probe(needs, measure)
-
-
-def _files(lab: Lab, *paths: str) -> tuple[Rows, Rows]:
-    train, dev = ([dict(row.values) for row in read_rows(lab.data_path(path))] for path in paths)
-    return train, dev
-
-
-def _lines(lab: Lab, path: str, encoding: str = "utf-8") -> list[str]:
-    return lab.data_path(path).read_text(encoding=encoding).splitlines()
-
-
-def _questions(lab: Lab, path: str) -> tuple[Rows, Rows]:
-    """Read TREC's questions and their classes; every tenth is for evaluation."""
-    parts = (line.partition(" ") for line in _lines(lab, path, "latin-1"))
-    rows = [{"text": question, "label": kind} for kind, _, question in parts]
-    return [row for at, row in enumerate(rows) if at % 10], rows[::10]
-
-
-def _in_context(lab: Lab, *parts: str) -> tuple[Rows, Rows]:
-    """Read WiC-TSV: whether a word has, in its context, the sense of a definition."""
-    tables: list[Rows] = []
-    for part in parts:
-        kinds = ("examples", "definitions", "labels")
-        columns = (_lines(lab, f"{part}_{kind}.txt") for kind in kinds)
-        tables.append([])
-        for example, sense, label in zip(*columns, strict=True):
-            word, _, text = example.split("\t")
-            row = {"sentence1": text, "sentence2": f"{word}: {sense}", "label": label}
-            tables[-1].append(row)
-    return tables[0], tables[1]
-
-
-def _of_words(measure: Callable[[Lab, Path, str], float], path: str) -> Probe:
-    """Return a probe on the frozen vectors of words."""
-    return Probe(
-        (path,),
-        lambda lab, run, _: lab.cached_run(
-            "words",
-            {"model": run.name, "data": path},
-            lambda _: {"frozen": measure(lab, run, path)},
-        )[1],
-    )
-
-
-def _vectors(run: Path, words: Sequence[str]) -> NDArray[np.float32]:
-    """Encode each word alone; return the mean of its pieces' vectors in the last layer."""
-    model = load(run, device="cpu")
-    settings = TokenSettings(), EngineSettings(precision="fp32")
-    vectors = NetworkTokenFeatures(model.network, model.tokenizer, *settings).embed(words)
-    sums = np.zeros((len(words), vectors.vectors.shape[1]), np.float32)
-    np.add.at(sums, vectors.rows, vectors.vectors)
-    counts: NDArray[np.float32] = np.bincount(vectors.rows, minlength=len(words)).astype(np.float32)
-    return sums / counts[:, None]
-
-
-def _similarity_probe(lab: Lab, run: Path, path: str) -> float:
-    """Return the rank correlation of cosines with human similarity ratings of pairs of words."""
-    stats: Any = import_optional("scipy.stats", EXTRA, "A correlation")
-    first, second, gold = zip(*(line.split("\t") for line in _lines(lab, path)), strict=True)
-    ones, others = (_vectors(run, words) for words in (first, second))
-    lengths = np.linalg.norm(ones, axis=1) * np.linalg.norm(others, axis=1)
-    cosines = (ones * others).sum(1) / lengths
-    return float(stats.spearmanr(cosines, list(map(float, gold))).statistic)
-
-
-def _analogies(lab: Lab, run: Path, path: str) -> float:
-    """Return how often, for a question a b c d, d is the word nearest to b - a + c.
-
-    The candidates are all words of the questions.
+    Raises:
+        SettingsError: the system is unknown, or the other words are not settings.
     """
-    questions = [line.lower().split() for line in _lines(lab, path) if line[:1] != ":"]
-    words = sorted({word for question in questions for word in question})
-    table = WordVectors(words, _vectors(run, words))
-    right = [table.neighbours((b, c), (a,), top_k=1)[0][0] == d for a, b, c, d in questions]
-    return statistics.fmean(right)
+    system, *words = name.split()
+    if system not in SYSTEMS:
+        raise SettingsError(f"unknown system {system!r}", fix=did_you_mean(system, SYSTEMS))
+    changes: dict[str, Any] = dict(SYSTEMS[system])
+    for key, value in PretrainSettings.parse_words(words).items():
+        is_group = isinstance(value, Mapping) and isinstance(changes.get(key), Mapping)
+        changes[key] = {**changes[key], **value} if is_group else value
+    return changes
 
 
-_of_texts = partial(_finetuning_probe, "classification", "accuracy", classifier_pooling="mean")
-_UD = "ud-ewt/en_ewt-ud"
+def lineage(
+    lab: Lab,
+    budgets: Sequence[float],
+    seeds: Sequence[int],
+    systems: Sequence[str] = tuple(SYSTEMS),
+) -> dict[str, Any]:
+    """Train and probe each system with each budget; earlier runs are used again.
 
-PROBES: Mapping[str, Probe] = {
-    "SST-2": _of_texts(_files, "glue/sst2/train.tsv", "glue/sst2/dev.tsv"),
-    "TREC": _of_texts(_questions, "trec/TREC.train.all"),
-    "MRPC": _of_texts(_files, "glue/mrpc/train.tsv", "glue/mrpc/dev.tsv"),
-    "word in context": _of_texts(_in_context, "wic-tsv/Training/train", "wic-tsv/Development/dev"),
-    "UD tags": _finetuning_probe(
-        "tagging", "accuracy", _files, f"{_UD}-train.conllu", f"{_UD}-dev.conllu"
-    ),
-    "WNUT17, F1": _finetuning_probe(
-        "tagging", "f1", _files, "wnut17/train.conll", "wnut17/dev.conll"
-    ),
-    "similarity, MEN": _of_words(_similarity_probe, "words/EN-MEN-TR-3k.txt"),
-    "similarity, WordSim": _of_words(_similarity_probe, "words/EN-WS-353-ALL.txt"),
-    "analogies": _of_words(_analogies, "words/questions-words.txt"),
-}
-"""Scores are accuracies, unless the name says F1; for similarity, rank correlations."""
-
-
-def lineage(lab: Lab, minutes: float, seeds: Sequence[int]) -> dict[str, Any]:
-    """Train and probe each system; earlier runs are used again.
-
-    `lineage.md`, `lineage.json` and a picture are rewritten after each system.
+    `lineage.md`, `lineage.json` and the pictures are rewritten after each system.
 
     Args:
         lab: the directory, the data and the device; the vocabulary is its model's.
-        minutes: processor time of each pre-training, in minutes.
+        budgets: processor time of each pre-training, in minutes.
         seeds: seeds for both pre-training and probes.
+        systems: names of systems, each with settings of `pretrain` that differ, if any.
 
     Returns:
-        `systems`: for each, its `parameters`, `updates`, `minutes` (measured mean over seeds) and
-        `scores`: for each probe, by `frozen` and `fine-tuned`, a number per seed; `skipped`: for
-        each probe that was left out, the data that is missing.
+        `budgets`: by minutes, for each system its `parameters`, `updates`, `predictions` (of the
+        training, None for skip-gram), `minutes` (measured mean over seeds) and `scores`: for each
+        probe, by `frozen` and `fine-tuned`, a number per seed; `skipped`: for each probe that was
+        left out, the data that is missing.
 
     Raises:
-        SettingsError: the lab has no data.
+        SettingsError: the lab has no data, or there is no such system.
         BertworksError: a run failed.
     """
     if lab.data is None:
         fix = "Give --data DIR with wiki/, glue/, trec/, words/ and others (docs/ancestors.md)."
         raise SettingsError("lab lineage needs evaluation data", fix=fix)
-    skipped_systems = {
+    changes = {name: system_changes(name) for name in systems}
+    missing_files = {
         name: path
         for name, probe in PROBES.items()
         for path in probe.needs
         if not any(lab.data.glob(f"{path}*"))  # for WiC, the path is only the beginning of names
     }
-    results: dict[str, Any] = {"systems": {}, "skipped": skipped_systems}
-    for name, changes in SYSTEMS.items():
-        updates = max(1, round(60 * minutes / lab.measure_step_time(by_model=True, **changes)))
-        scores: dict[str, dict[str, list[float]]] = {}
-        minutes_spent = []
-        for seed in seeds:
-            say(lab.progress, f"{name}, seed {seed}: {updates} updates")
-            run, _ = lab.pretrained(seed, by_model=True, steps=updates, **changes)
-            minutes_spent.append(lab.seconds(run.name) / 60)
-            for probe in [name for name in PROBES if name not in skipped_systems]:
-                for way, number in PROBES[probe].measure(lab, run, seed).items():
-                    scores.setdefault(probe, {}).setdefault(way, []).append(number)
-        weights = load(run, device="cpu").encoder.parameters()
-        results["systems"][name] = {
-            **{"parameters": sum(one.numel() for one in weights), "updates": updates},
-            **{"minutes": statistics.fmean(minutes_spent), "scores": scores},
-        }
-        write_json(lab.out / "lineage.json", results, indent=1)
-        write_file(lab.out / "lineage.md", page(lab, results, minutes, seeds))
-        if _is_drawn(results):
-            write_file(lab.out / _PICTURE, charts.bars(arms(results)))
+    probes = {name: probe for name, probe in PROBES.items() if name not in missing_files}
+    results: dict[str, Any] = {"budgets": {}, "skipped": missing_files}
+    for minutes in sorted(budgets):
+        for name in systems:
+            of_budget = results["budgets"].setdefault(f"{minutes:g}", {})
+            of_budget[name] = _measure(lab, name, changes[name], minutes, seeds, probes)
+            write_json(lab.out / "lineage.json", results, indent=1)
+            pictures = _pictures(results)
+            for path, picture in pictures.items():
+                write_file(lab.out / path, picture)
+            write_file(lab.out / "lineage.md", page(lab, results, seeds, list(pictures)))
     return results
 
 
-_PICTURE = "images/lineage.svg"
-
-
-def _is_drawn(results: Mapping[str, Any]) -> bool:
-    return all(arms(results).values())
-
-
-def arms(results: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Return for each system, frozen and fine-tuned, its means on the probes that have both."""
+def _measure(
+    lab: Lab,
+    name: str,
+    changes: Changes,
+    minutes: float,
+    seeds: Sequence[int],
+    probes: Mapping[str, Probe],
+) -> dict[str, Any]:
+    """Train a system with each seed, and probe it."""
+    updates = max(1, round(60 * minutes / lab.measure_step_time(by_model=True, **changes)))
+    scores: dict[str, dict[str, list[float]]] = {}
+    minutes_spent = []
+    run = Path()
+    for seed in seeds:
+        say(lab.progress, f"{name}, seed {seed}: {updates} updates")
+        run, _ = lab.pretrained(seed, by_model=True, steps=updates, **changes)
+        minutes_spent.append(lab.seconds(run.name) / 60)
+        for probe in probes:
+            for way, number in probes[probe].measure(lab, run, seed).items():
+                scores.setdefault(probe, {}).setdefault(way, []).append(number)
     return {
-        f"{name}, {way}": [
-            statistics.fmean(ways[way]) for ways in of["scores"].values() if len(ways) > 1
-        ]
-        for name, of in results["systems"].items()
-        for way in ("frozen", "fine-tuned")
+        "parameters": sum(one.numel() for one in load(run, device="cpu").encoder.parameters()),
+        "updates": updates,
+        "predictions": _num_predictions(run),
+        "minutes": statistics.fmean(minutes_spent),
+        "scores": scores,
     }
 
 
-def table(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return headings and cells of the results: a row per probe, a column per system."""
-    systems = results["systems"]
+def _num_predictions(directory: Path) -> int | None:
+    """Return how many tokens a run predicted while it trained; None for skip-gram's pairs.
+
+    Each direction of a two-way language model predicts.
+    """
+    run = RunDirectory(directory)
+    tokens: int = [line["tokens"] for line in run.lines() if line["kind"] == "eval"][-1]
+    settings = run.settings()
+    if settings["objective"] == "skip_gram":
+        return None
+    if settings["objective"] == "causal":
+        return tokens * (2 if settings["model"]["attention"] == "two-way" else 1)
+    share: float = settings["masking"]["mlm_probability"]
+    return round(tokens * share)
+
+
+def mean_scores(system: Mapping[str, Any], way: str) -> list[float]:
+    """Return a system's means over seeds, frozen or fine-tuned, on the probes that have both."""
+    return [statistics.fmean(ways[way]) for ways in system["scores"].values() if len(ways) > 1]
+
+
+def arms(systems: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Return for each system, frozen and fine-tuned, its means on the probes that have both."""
+    return {
+        f"{name}, {way}": mean_scores(system, way)
+        for name, system in systems.items()
+        for way in _WAYS
+    }
+
+
+_WAYS = ("frozen", "fine-tuned")
+
+Curves = dict[str, list[tuple[float, float]]]
+
+
+def curves(results: Mapping[str, Any], way: str, by: str = "minutes") -> Curves:
+    """Return for each system its mean score by the minutes, or by the predictions, of its budgets.
+
+    The minutes are those that were asked for. Systems without predictions are left out.
+    """
+    points: Curves = {}
+    for minutes, systems in results["budgets"].items():
+        for name, system in systems.items():
+            x = float(minutes) if by == "minutes" else system[by]
+            scores = mean_scores(system, way)
+            if x is not None and scores:
+                points.setdefault(name, []).append((x, statistics.fmean(scores)))
+    return points
+
+
+def crossings(results: Mapping[str, Any], way: str) -> Iterator[str]:
+    """Say for each other system when BERT passes it: a sentence for each.
+
+    The minutes are interpolated between two budgets, on a logarithmic scale.
+    """
+    by_system = curves(results, way)
+    for first, second in itertools.permutations(by_system, 2):
+        if not first.startswith("BERT") or second.startswith("BERT"):
+            continue
+        leads = [
+            (math.log(minutes), one - other)
+            for (minutes, one), (_, other) in zip(by_system[first], by_system[second], strict=False)
+        ]
+        yield f"{first} and {second}, {way}: {_crossing(leads)}."
+
+
+def _crossing(leads: Sequence[tuple[float, float]]) -> str:
+    """Describe where leads, by the logarithm of minutes, become positive for good."""
+    most = f"{math.exp(leads[-1][0]):g} minutes"
+    if leads[-1][1] <= 0:
+        return f"not ahead at {most} ({100 * leads[-1][1]:+.1f} points)"
+    behind = [at for at, (_, lead) in enumerate(leads) if lead <= 0]
+    if not behind:
+        return f"ahead at every budget ({100 * leads[-1][1]:+.1f} points at {most})"
+    (x1, y1), (x2, y2) = leads[behind[-1] : behind[-1] + 2]
+    minutes = math.exp(x1 - y1 * (x2 - x1) / (y2 - y1))
+    return f"ahead from about {minutes:.0f} minutes ({100 * leads[-1][1]:+.1f} points at {most})"
+
+
+def _pictures(results: Mapping[str, Any]) -> dict[str, str]:
+    """Return pictures by their paths; none of what has no values yet."""
+    last = arms(list(results["budgets"].values())[-1])
+    pictures = {}
+    if last and all(last.values()):
+        pictures["images/lineage.svg"] = charts.bars(last)
+    if len(results["budgets"]) > 1:
+        for way, by in itertools.product(_WAYS, ("minutes", "predictions")):
+            if points := curves(results, way, by):
+                pictures[f"images/lineage-{way}-by-{by}.svg"] = charts.lines(points)
+    return pictures
+
+
+def table(systems: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return headings and cells of a budget's results: a row per probe, a column per system."""
     rows = [
-        [name, *(f"{one[name]:,.{digits}f}" for one in systems.values())]
-        for name, digits in (("parameters", 0), ("updates", 0), ("minutes", 1))
+        [name, *(_number(one[name], digits) for one in systems.values())]
+        for name, digits in (("parameters", 0), ("updates", 0), ("predictions", 0), ("minutes", 1))
     ]
-    for way in ("frozen", "fine-tuned"):
+    for way in _WAYS:
         for probe, ways in next(iter(systems.values()), {"scores": {}})["scores"].items():
             if way in ways:
                 every = (one["scores"][probe][way] for one in systems.values())
@@ -283,19 +256,25 @@ def table(results: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     return ["", *systems], rows
 
 
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
 def _cell(values: Sequence[float]) -> str:
     spread = f" ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
     return f"{100 * statistics.fmean(values):.1f}{spread}"
 
 
-def page(lab: Lab, results: Mapping[str, Any], minutes: float, seeds: Sequence[int]) -> str:
-    """Return the page: the table, and the conditions of the runs."""
+def page(
+    lab: Lab, results: Mapping[str, Any], seeds: Sequence[int], pictures: Sequence[str]
+) -> str:
+    """Return the page: a table for each budget, and the conditions of the runs."""
     machine = describe(lab.device)
-    headings, cells = table(results)
+    budgets = results["budgets"]
     lines = [
         "# BERT and its ancestors under equal conditions",
         "",
-        f"Written by `bertworks lab lineage --minutes {minutes:g}`, seeds "
+        f"Written by `bertworks lab lineage --minutes {','.join(budgets)}`, seeds "
         f"{', '.join(map(str, seeds))}. Text: {lab.data}. "
         f"Vocabulary: that of {lab.name}. Machine: {machine['cpu']}, {machine['device']}; "
         f"{format_duration(lab.seconds())} of processor time in total.",
@@ -304,11 +283,20 @@ def page(lab: Lab, results: Mapping[str, Any], minutes: float, seeds: Sequence[i
         "Scores are in percent (similarity: rank correlation times 100). A probe learns from at "
         f"most {ROWS:,} rows; the epoch that is best on dev counts.",
         "",
-        *markdown_table(headings, cells, numbers=len(headings) - 1),
     ]
+    for minutes, systems in budgets.items():
+        headings, cells = table(systems)
+        lines += [f"## {minutes} minutes", ""]
+        lines += [*markdown_table(headings, cells, numbers=len(headings) - 1), ""]
+    if len(budgets) > 1:
+        lines += ["## Where BERT passes the others", ""]
+        lines += [f"- {line}" for way in _WAYS for line in crossings(results, way)] + [""]
     for name, path in results["skipped"].items():
-        lines += ["", f"Left out: {name}; the data has no {path}."]
-    if _is_drawn(results):
-        lines += ["", "A bar is the mean over the probes with both scores; a dot is one probe."]
-        lines += ["", f"![lineage]({_PICTURE})"]
+        lines += [f"Left out: {name}; the data has no {path}.", ""]
+    if pictures:
+        lines.append("A bar is the mean over the probes with both scores; a dot is one probe.")
+        if len(budgets) > 1:
+            lines[-1] += " Curves are means over these probes, by minutes or by predictions."
+    for path in pictures:
+        lines += ["", f"![{Path(path).stem}]({path})"]
     return "\n".join([*lines, ""])

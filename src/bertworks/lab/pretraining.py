@@ -39,7 +39,7 @@ CENTRED_WINDOW: Changes = {  # as wide as two of `LEFT`
 }
 _LEAK: Changes = {**CAUSAL, "model": {"attention": "bidirectional"}, "allow_leak": True}
 _PLAIN: Changes = {"initial_attention": "random"}
-_FEW = STEPS // 4
+_FEW, _MANY = STEPS // 4, 8 * STEPS
 _SMALL: Changes = {"hidden_size": 32, "intermediate_size": 128, "num_attention_heads": 4}
 _ADAPT: Changes = {
     **{"by_model": True, "steps": _FEW, "learning_rate": 5e-4},
@@ -158,7 +158,7 @@ compare_arms(
     {
         f"{name}, {when}": after_pretraining("fine-tuned", how, _PLAIN, steps=steps)
         for name, how in (("left-to-right", LEFT), ("masked", FULL_SENTENCES))
-        for when, steps in (("early", _FEW), ("late", STEPS))
+        for when, steps in (("early", _FEW), ("later", STEPS), ("late", _MANY))
     },
 )
 compare_arms(

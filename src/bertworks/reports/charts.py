@@ -402,3 +402,14 @@ def bars(arms: Mapping[str, Sequence[float]]) -> str:
     for y, name in enumerate(names):
         chart.dots([(value, float(y)) for value in arms[name]], "second")
     return chart.picture()
+
+
+def lines(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """Return an SVG file with a line for each of at most six curves of shares."""
+    chart = Chart(Axis(is_count=True), Axis(is_percent=True))
+    colours: tuple[Colour, ...] = ("first", "second", "third")
+    for number, (name, points) in enumerate(curves.items()):
+        colour, is_dashed = colours[number % 3], number >= 3
+        chart.line(points, colour, name=name, is_dashed=is_dashed)
+        chart.dots(points, colour)
+    return chart.picture()

@@ -83,7 +83,7 @@ class Settings(BaseModel):
         """
         where = None if file is None else str(file)
         tree = {} if file is None else _read_settings(Path(file))
-        words = cls._tree_of(overrides)
+        words = cls.parse_words(overrides)
         _merge(tree, values)
         _merge(tree, words)
         for key, field in _required(cls, tree):
@@ -100,7 +100,7 @@ class Settings(BaseModel):
             raise _translate(cls, error, where if is_in_file else None) from None
 
     @classmethod
-    def _tree_of(cls, words: Iterable[str]) -> dict[str, Any]:
+    def parse_words(cls, words: Iterable[str]) -> dict[str, Any]:
         """Return the nested mapping of `key=value` words.
 
         Raises:
