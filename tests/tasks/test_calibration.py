@@ -13,8 +13,8 @@ import pytest
 from scipy.optimize import minimize, minimize_scalar
 from sklearn.metrics import log_loss
 
+from bertworks import explorer
 from bertworks.errors import SettingsError
-from bertworks.explorer import predict as predict_view
 from bertworks.inference.native_model import NativeModel
 from bertworks.loading import load
 from bertworks.model import Model
@@ -199,10 +199,18 @@ def test_finetune_calibrates_on_dev_and_every_way_applies_it(tmp_path: Path, tas
     np.testing.assert_allclose(probabilities, 1 / (1 + np.exp(-logits / temperature)), atol=1e-6)
     native = NativeModel.load(result.run.model).predict_proba(texts)
     np.testing.assert_allclose(native, probabilities, atol=1e-5)
-    view = predict_view(load(result.run.model), texts[0])["prediction"]
+    view = explorer.predict(load(result.run.model), texts[0])["prediction"]
     shown = {one["name"]: one["probability"] for one in view["distribution"]}
     expected = dict(zip(result.model.labels, probabilities[0], strict=True))
     assert shown == pytest.approx(expected, abs=1e-5)
+    head = explorer.steps(load(result.run.model), texts[0])["head"]
+    values = np.array([one["logit"] for one in head["logits"]])
+    computed = 1 / (1 + np.exp(-values)) if task == "multilabel" else softmax(values[None])[0]
+    names = [one["name"] for one in head["logits"]]
+    expected = {one["name"]: one["probability"] for one in head["probabilities"]}
+    assert dict(zip(names, computed, strict=True)) == pytest.approx(expected, abs=1e-6)
+    assert head["is_calibrated"]
+    assert head["activation"] == ("sigmoid" if task == "multilabel" else "softmax")
     page = (result.run.path / "report.html").read_text()
     assert "uncalibrated" in page and "The calibration was fitted on these rows" in page
     stages = result.breakdown.tables[-1].rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -72,6 +72,16 @@ class Target(ABC):
     @abstractmethod
     def _locate(self) -> None:
         """Set the positions, the fields, and the outcome that is examined if it is chosen."""
+
+    @property
+    def activation(self) -> Literal["softmax", "sigmoid"]:
+        """The function that computes probabilities from logits."""
+        return "softmax"
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether logits are scaled by the task's calibration."""
+        return False
 
     @abstractmethod
     def _logits(self, outputs: Mapping[str, Tensor]) -> Tensor:
@@ -182,6 +192,8 @@ class Target(ABC):
         logits = self._logits(self._outputs())
         return {
             "shape": list(logits.shape),
+            "is_calibrated": self.is_calibrated,
+            "activation": self.activation,
             "logits": [
                 {"name": name, "logit": float(logit)} for name, logit in self._top_logits(logits)
             ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from jaxtyping import Float
@@ -169,13 +169,22 @@ class LabelTarget(Target):
         assert self.index is not None
         return {self.kind: self._name(self.index)}
 
+    @property
+    def activation(self) -> Literal["softmax", "sigmoid"]:
+        return "sigmoid" if isinstance(self._task, MultiLabelTask) else "softmax"
+
+    @property
+    def is_calibrated(self) -> bool:
+        return isinstance(self._task, TextClassifierTask) and self._task.logit_scaling is not None
+
     def _logits(self, outputs: Mapping[str, Tensor]) -> Tensor:
-        return outputs["logits"].float()
+        logits = outputs["logits"].float()
+        if self.is_calibrated:
+            logits = torch.from_numpy(self._task.scale_logits(logits.cpu().numpy()))
+        return logits
 
     def _to_probabilities(self, logits: Tensor) -> Float[Tensor, "rows names"]:
-        if isinstance(self._task, TextClassifierTask):
-            logits = torch.from_numpy(self._task.scale_logits(logits.cpu().numpy()))
-        if isinstance(self._task, MultiLabelTask):
+        if self.activation == "sigmoid":
             return torch.sigmoid(logits)
         return super()._to_probabilities(logits)
 

@@ -9,8 +9,8 @@ from html import escape
 from typing import Any
 
 from ..tasks.breakdown import (
-    CROSS_FITTED,
-    PROBABILITIES,
+    CROSS_FITTED_STAGE,
+    PROBABILITY_STAGES,
     Breakdown,
     Calibration,
     Confusion,
@@ -106,7 +106,7 @@ def _scores(table: ScoreTable) -> str:
         (row.name, f"{row.count:,}", *(page.metric(key, row.metrics[key]) for key in metrics))
         for row in rows
     ]
-    if table.grouping == PROBABILITIES and rows[-1].name == CROSS_FITTED:
+    if table.grouping == PROBABILITY_STAGES and rows[-1].name == CROSS_FITTED_STAGE:
         note = page.paragraph(
             "The calibration was fitted on these rows, on which it looks better than it is. "
             "Cross-fitted: each fifth of the rows by a calibration fitted on the others."

@@ -18,10 +18,10 @@ from ..errors import DataError
 MAX_POINTS = 1000
 EXCERPT_LENGTH = 300
 
-PROBABILITIES = "probabilities"
+PROBABILITY_STAGES = "probabilities"
 """The grouping of the table of probabilities before and after calibration, whose lines are:"""
-UNCALIBRATED, CALIBRATED = "uncalibrated", "calibrated"
-CROSS_FITTED = "cross-fitted"
+UNCALIBRATED_STAGE, CALIBRATED_STAGE = "uncalibrated", "calibrated"
+CROSS_FITTED_STAGE = "cross-fitted"
 """Each fifth of the rows by a calibration that was fitted on the others. A calibration looks better
 than it is on the rows that it was fitted on."""
 
@@ -174,7 +174,7 @@ class Breakdown(_FrozenModel):
     @property
     def calibration_summary(self) -> str | None:
         """The errors and losses before and after calibration, in a line; None for other tasks."""
-        table = next((one for one in self.tables if one.grouping == PROBABILITIES), None)
+        table = next((one for one in self.tables if one.grouping == PROBABILITY_STAGES), None)
         if table is None:
             return None if self.calibration is None else str(self.calibration)
         stages = (

@@ -10,10 +10,10 @@ import numpy as np
 
 from ..packed import Batch, to_array
 from .breakdown import (
-    CALIBRATED,
-    CROSS_FITTED,
-    PROBABILITIES,
-    UNCALIBRATED,
+    CALIBRATED_STAGE,
+    CROSS_FITTED_STAGE,
+    PROBABILITY_STAGES,
+    UNCALIBRATED_STAGE,
     Breakdown,
     Scores,
     ScoreTable,
@@ -106,7 +106,7 @@ class ProbabilityCounter(MergeableState):
 def compare_probabilities(unit: str, stages: Mapping[str, ProbabilityCounter]) -> ScoreTable:
     """Return the table of probabilities before and after calibration."""
     rows = tuple(counter.result(name) for name, counter in stages.items())
-    return ScoreTable(grouping=PROBABILITIES, unit=unit, rows=rows)
+    return ScoreTable(grouping=PROBABILITY_STAGES, unit=unit, rows=rows)
 
 
 class ClassificationEvaluator(SingleLabelEvaluator):
@@ -117,12 +117,12 @@ class ClassificationEvaluator(SingleLabelEvaluator):
         scaling: of the logits; None if the model is not calibrated.
     """
 
-    state_fields = (*ScoredEvaluator.state_fields, "_uncalibrated", "_calibrated", "_rows")
+    state_fields = (*ScoredEvaluator.state_fields, "_raw_counter", "_scaled_counter", "_rows")
 
     def __init__(self, scores: SingleLabelScores, scaling: LogitScaling | None) -> None:
         super().__init__(scores)
         self._scaling = scaling
-        self._uncalibrated, self._calibrated = ProbabilityCounter(), ProbabilityCounter()
+        self._raw_counter, self._scaled_counter = ProbabilityCounter(), ProbabilityCounter()
         self._rows: list[tuple[int, int, np.ndarray]] = []  # number, label, logits
 
     def add(self, outputs: Outputs, batch: Batch) -> None:
@@ -131,9 +131,9 @@ class ClassificationEvaluator(SingleLabelEvaluator):
             indices = [example.index for example in batch.examples]
             self._rows += zip(indices, gold.tolist(), logits, strict=True)
         if self._scaling is not None:
-            self._uncalibrated.add(logits, gold)
+            self._raw_counter.add(logits, gold)
             logits = self._scaling(logits)
-            self._calibrated.add(logits, gold)
+            self._scaled_counter.add(logits, gold)
         super().add({**outputs, "logits": logits}, batch)
 
     def _tuning_rows(self) -> tuple[np.ndarray, np.ndarray]:
@@ -156,11 +156,11 @@ class ClassificationEvaluator(SingleLabelEvaluator):
         breakdown = super().breakdown()
         if self._scaling is None:
             return breakdown
-        stages = {UNCALIBRATED: self._uncalibrated, CALIBRATED: self._calibrated}
+        stages = {UNCALIBRATED_STAGE: self._raw_counter, CALIBRATED_STAGE: self._scaled_counter}
         if self._rows:
             logits, labels = self._tuning_rows()
             cross_fitted = cross_fit(logits, labels, is_vector=bool(self._scaling.shifts))
-            stages[CROSS_FITTED] = ProbabilityCounter.from_logits(cross_fitted, labels)
+            stages[CROSS_FITTED_STAGE] = ProbabilityCounter.from_logits(cross_fitted, labels)
         table = compare_probabilities("rows", stages)
         return breakdown.model_copy(update={"tables": (*breakdown.tables, table)})
 
@@ -242,10 +242,10 @@ class MultiLabelEvaluator(Evaluator):
         tables = [compute_label_scores(self._names, gold > 0, scaled_logits > 0)]
         if self._scaling is not None:
             labels, pairs = gold.ravel(), _pair_with_zero(logits)
-            stages = {UNCALIBRATED: pairs, CALIBRATED: _pair_with_zero(scaled_logits)}
+            stages = {UNCALIBRATED_STAGE: pairs, CALIBRATED_STAGE: _pair_with_zero(scaled_logits)}
             if self.is_tuning:
                 count = len(self._names)
-                stages[CROSS_FITTED] = cross_fit(
+                stages[CROSS_FITTED_STAGE] = cross_fit(
                     pairs, labels, is_vector=False, rows_per_unit=count
                 )
             counters = {

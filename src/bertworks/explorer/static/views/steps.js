@@ -49,11 +49,21 @@ function stepList(ctx, answer, reason) {
       body: [ctx.explainMissing("layer") === null && layerLinks(ctx, states.length - 1), layers],
     },
     head && {
-      title: ["The head computes logits ", shape(...head.shape)],
+      title: [
+        head.is_calibrated
+          ? "The head computes logits, and the calibration scales them "
+          : "The head computes logits ",
+        shape(...head.shape),
+      ],
       body: logitTable(head),
     },
     head?.probabilities.length && {
-      title: ["Softmax turns them into probabilities ", shape(...head.shape)],
+      title: [
+        head.activation === "sigmoid"
+          ? "A sigmoid turns each into a probability "
+          : "Softmax turns them into probabilities ",
+        shape(...head.shape),
+      ],
       body: probabilityBars(head.probabilities),
     },
     prediction && {
