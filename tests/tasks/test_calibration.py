@@ -89,11 +89,13 @@ def test_vector_scaling_is_chosen_where_classes_differ_and_is_the_optimum() -> N
 @pytest.mark.parametrize("rows_per_unit", [1, 2])
 def test_cross_fitting_scales_rows_by_the_temperature_of_other_folds(rows_per_unit: int) -> None:
     logits, labels = draw_rows(100, 2, 2.0)
-    scaled = cross_fit(logits, labels, is_vector=False, rows_per_unit=rows_per_unit)
+    scaled_logits = cross_fit(logits, labels, is_vector=False, rows_per_unit=rows_per_unit)
     for fold in range(NUM_FOLDS):
         is_held_out = np.arange(100) // rows_per_unit % NUM_FOLDS == fold
         temperature = find_temperature(logits[~is_held_out], labels[~is_held_out])
-        np.testing.assert_allclose(scaled[is_held_out], logits[is_held_out] / temperature, 1e-4)
+        np.testing.assert_allclose(
+            scaled_logits[is_held_out], logits[is_held_out] / temperature, 1e-4
+        )
 
 
 def test_one_temperature_is_chosen_where_classes_do_not_differ() -> None:
@@ -205,10 +207,10 @@ def test_finetune_calibrates_on_dev_and_every_way_applies_it(tmp_path: Path, tas
     assert shown == pytest.approx(expected, abs=1e-5)
     head = explorer.steps(load(result.run.model), texts[0])["head"]
     values = np.array([one["logit"] for one in head["logits"]])
-    computed = 1 / (1 + np.exp(-values)) if task == "multilabel" else softmax(values[None])[0]
+    shares = 1 / (1 + np.exp(-values)) if task == "multilabel" else softmax(values[None])[0]
     names = [one["name"] for one in head["logits"]]
     expected = {one["name"]: one["probability"] for one in head["probabilities"]}
-    assert dict(zip(names, computed, strict=True)) == pytest.approx(expected, abs=1e-6)
+    assert dict(zip(names, shares, strict=True)) == pytest.approx(expected, abs=1e-6)
     assert head["is_calibrated"]
     assert head["activation"] == ("sigmoid" if task == "multilabel" else "softmax")
     page = (result.run.path / "report.html").read_text()

@@ -156,6 +156,26 @@ def test_long_texts_are_cut_and_counted_or_refused() -> None:
         task_from([row], truncation="error").examples([row], 0)
 
 
+@pytest.mark.parametrize("label_column", ["1", "2", "topic"])
+def test_column_of_few_short_values_is_refused_as_passages(label_column: str) -> None:
+    """A table without a header, of texts and labels, is no table of pairs."""
+    texts = [f"text {number}" for number in range(10)]
+    other = "2" if label_column == "1" else "1"
+    rows = [
+        {other: text, label_column: ("no", "my bill")[number % 2]}
+        for number, text in enumerate(texts)
+    ]
+    with pytest.raises(DataError, match=f"'{label_column}' has few, short values, as of labels"):
+        task_from(rows)
+    named = {"query_column": other, "passage_column": label_column}
+    assert len(task_from(rows, **named).examples(rows, 0)) == 10
+    answers = [{**row, label_column: f"{row[label_column]} is the answer"} for row in rows]
+    assert len(task_from(answers).examples(answers, 0)) == 10
+    known = [{"question": row[other], "answer": row[label_column]} for row in rows]
+    assert len(task_from(known).examples(known, 0)) == 10
+    assert len(task_from(rows[:9]).examples(rows[:9], 0)) == 9
+
+
 @pytest.mark.parametrize(
     ("row", "options", "says"),
     [

@@ -104,15 +104,32 @@ def _check_no_classes(rows: Rows, named_columns: Sequence[str | None]) -> None:
     """Check that the only two columns of a table, unless they are named, are not of classes.
 
     Raises:
-        DataError: a column is called label, or the like: its few names would be ranked as passages.
+        DataError: a column is called label, or the like, or has few, short values: these names
+            would be ranked as passages.
     """
+    names = {name.strip().lower() for name in rows.columns}
+    is_known_pair = names in map(set, (*product(QUERY_NAMES, PASSAGE_NAMES), *PAIR_NAMES))
     for column in rows.columns:
-        if column not in named_columns and column.strip().lower() in _CLASS_NAMES:
-            raise DataError(
-                f"the column {column!r} has labels, not passages to find",
-                where=rows.name,
-                fix="Rename it if it has passages; finetune also takes passage_column=NAME.",
-            )
+        if column in named_columns:
+            continue
+        if column.strip().lower() in _CLASS_NAMES:
+            what = "labels"
+        elif not is_known_pair and _has_few_short_values(rows, column):
+            what = "few, short values, as of labels"
+        else:
+            continue
+        raise DataError(
+            f"the column {column!r} has {what}, not passages to find",
+            where=rows.name,
+            fix="Rename it if it has passages; finetune also takes passage_column=NAME.",
+        )
+
+
+def _has_few_short_values(rows: Rows, column: str) -> bool:
+    """Whether each value of a column occurs several times, and none has many words."""
+    values = [str(row.get(column, "")).strip() for row in rows.sample]
+    kinds = set(values)
+    return 5 * len(kinds) <= len(values) and all(len(kind.split()) <= 3 for kind in kinds)
 
 
 def _guess_score(
