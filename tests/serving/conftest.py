@@ -228,7 +228,7 @@ def running(
     finally:
         server.should_exit = True
         thread.join(30)
-    assert not thread.is_alive()
+    assert not thread.is_alive(), describe_hang(server)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, wait
 from dataclasses import dataclass, field
@@ -170,6 +171,24 @@ def test_cancelled_work_is_not_computed() -> None:
     assert sum(map(len, upper.batches)) <= 4
     with pytest.raises(CancelledError):
         outcomes(cancelled_ticket)
+
+
+def test_closed_queue_ends_when_the_deadline_of_its_last_request_passes() -> None:
+    """The thread that waits for rows is woken by the thread that sees that the deadline passed."""
+    now = [0.0]
+    queue = Queue(clock=lambda: now[0])
+    ticket = submit(queue, Upper(), "a", deadline=1.0)
+    network = threading.Thread(target=queue.run_batch, kwargs={"wait": True}, daemon=True)
+    network.start()
+    queue.close()
+    while not queue._condition._waiters:  # type: ignore[attr-defined]
+        time.sleep(0.001)
+    now[0] = 2.0
+    assert not queue.prepare_some()
+    with pytest.raises(DeadlineError):
+        outcomes(ticket)
+    network.join(5)
+    assert not network.is_alive()
 
 
 def test_rows_after_their_deadline_are_not_computed() -> None:

@@ -223,6 +223,8 @@ class Queue:
         """Resolve the futures of ended requests, without the lock."""
         with self._condition:
             tickets = self._schedule.take_ended()
+            if tickets:  # while the queue closes, the other thread may wait for the last request
+                self._condition.notify_all()
         for ticket in tickets:
             ticket.notify()
 
