@@ -205,9 +205,9 @@ def test_crossings_are_interpolated(
 ) -> None:
     """Minutes are on a logarithmic scale: half-way between 20 and 80 is 40."""
     results = _results({"OpenAI": other, "BERT": one, "BERT x=1": one})
-    said = list(lineage.crossings(results, "frozen"))
-    assert [line.split(", frozen: ")[0] for line in said] == [
+    sentences = list(lineage.crossings(results, "frozen"))
+    assert [line.split(", frozen: ")[0] for line in sentences] == [
         "BERT and OpenAI",
         "BERT x=1 and OpenAI",
     ]
-    assert all(sentence in line for line in said), said
+    assert all(sentence in line for line in sentences), sentences

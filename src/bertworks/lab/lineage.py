@@ -185,7 +185,7 @@ _WAYS = ("frozen", "fine-tuned")
 Curves = dict[str, list[tuple[float, float]]]
 
 
-def curves(results: Mapping[str, Any], way: str, by: str = "minutes") -> Curves:
+def curves(results: Mapping[str, Any], way: str, quantity: str = "minutes") -> Curves:
     """Return for each system its mean score by the minutes, or by the predictions, of its budgets.
 
     The minutes are those that were asked for. Systems without predictions are left out.
@@ -193,7 +193,7 @@ def curves(results: Mapping[str, Any], way: str, by: str = "minutes") -> Curves:
     points: Curves = {}
     for minutes, systems in results["budgets"].items():
         for name, system in systems.items():
-            x = float(minutes) if by == "minutes" else system[by]
+            x = float(minutes) if quantity == "minutes" else system[quantity]
             scores = mean_scores(system, way)
             if x is not None and scores:
                 points.setdefault(name, []).append((x, statistics.fmean(scores)))
@@ -221,10 +221,10 @@ def _crossing(leads: Sequence[tuple[float, float]]) -> str:
     most = f"{math.exp(leads[-1][0]):g} minutes"
     if leads[-1][1] <= 0:
         return f"not ahead at {most} ({100 * leads[-1][1]:+.1f} points)"
-    behind = [at for at, (_, lead) in enumerate(leads) if lead <= 0]
-    if not behind:
+    trailing = [at for at, (_, lead) in enumerate(leads) if lead <= 0]
+    if not trailing:
         return f"ahead at every budget ({100 * leads[-1][1]:+.1f} points at {most})"
-    (x1, y1), (x2, y2) = leads[behind[-1] : behind[-1] + 2]
+    (x1, y1), (x2, y2) = leads[trailing[-1] : trailing[-1] + 2]
     minutes = math.exp(x1 - y1 * (x2 - x1) / (y2 - y1))
     return f"ahead from about {minutes:.0f} minutes ({100 * leads[-1][1]:+.1f} points at {most})"
 
@@ -236,9 +236,9 @@ def _pictures(results: Mapping[str, Any]) -> dict[str, str]:
     if last and all(last.values()):
         pictures["images/lineage.svg"] = charts.bars(last)
     if len(results["budgets"]) > 1:
-        for way, by in itertools.product(_WAYS, ("minutes", "predictions")):
-            if points := curves(results, way, by):
-                pictures[f"images/lineage-{way}-by-{by}.svg"] = charts.lines(points)
+        for way, quantity in itertools.product(_WAYS, ("minutes", "predictions")):
+            if points := curves(results, way, quantity):
+                pictures[f"images/lineage-{way}-by-{quantity}.svg"] = charts.lines(points)
     return pictures
 
 
