@@ -151,7 +151,7 @@ def test_standard_input_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         ("a.csv", 'text,label\n"a" b,1\n', ":2: the quote that is opened here ends in line 2"),
         ("a.csv", 'text,label\n"a\nb",1\nc\n', ":4: 1 field(s), where the header has 2"),
-        ("a.csv", "id;text;label\n1;a b;x\n", ": its fields seem to be separated by ';'. Separate"),
+        ("a.csv", "id|text|label\n1|a b|x\n", ": its fields seem to be separated by '|'. Separate"),
         (
             "a.tsv",
             "text,label\na,x\nb,y\n",
@@ -292,3 +292,26 @@ def test_a_header_is_for_lines_of_fields(tmp_path: Path, header: bool) -> None:
     with pytest.raises(DataError, match=said):
         read_rows(file, header=header)
     assert len(list(read_rows(file))) == 1
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_semicolons_of_spreadsheets_separate_fields(tmp_path: Path, end: str) -> None:
+    """As spreadsheet programs write CSV where the decimal sign is a comma."""
+    file = tmp_path / "a.csv"
+    lines = ["text;label", '"one; ""two""";3,5', "a, b;1", ""]
+    file.write_bytes(end.join(lines).encode())
+    with pytest.warns(BertworksWarning, match="read as separated by ';', not by commas"):
+        rows = read_rows(file)
+    values = [row.values for row in rows]
+    assert values == [{"text": 'one; "two"', "label": "3,5"}, {"text": "a, b", "label": "1"}]
+    file.write_text('text;label\n"a" b;x\n')
+    with (
+        pytest.warns(BertworksWarning, match="separated by ';'"),
+        pytest.raises(DataError, match="before ' b;x', which is no ';'"),
+    ):
+        list(read_rows(file))
+    for text in ("text;label,x\n1;2,3\n", "one;two\n3;4\n"):  # a comma; no names of columns
+        file.write_text(text)
+        assert all(
+            len(row.values) == 1 + text.count(",") // 2 for row in read_rows(file, header=True)
+        )

@@ -185,6 +185,17 @@ def check_separator(
             )
 
 
+def csv_separator(first_lines: Sequence[str], expected_names: Sequence[str]) -> str:
+    """Return the separator of a CSV file by its first line: a comma, or the semicolon of
+    spreadsheet programs where the decimal sign is a comma, if it separates names of columns."""
+    for line in first_lines[:1]:
+        names = [name.strip('"') for name in line.split(";")]
+        is_header = classify_first_line(names, [], expected_names) == (True, True)
+        if len(names) > 1 and "," not in line and is_header:
+            return ";"
+    return ","
+
+
 def _format_fix(sign: str, format: str) -> str:
     """Return advice for fields that are separated by another sign than the format's."""
     other = {",": "csv", "\t": "tsv"}.get(sign)

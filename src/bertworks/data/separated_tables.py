@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from ..errors import BertworksWarning, DataError, shorten_list
 from ..settings.literals import DataFormat
-from .headers import check_separator, classify_first_line
+from .headers import check_separator, classify_first_line, csv_separator
 from .lines import LINE_SIZE, Lines, first_lines, too_long
 from .reading import Reading
 from .rows import LocatedRow, Rows, check_distinct, sample, sample_of
@@ -59,6 +59,12 @@ def open_separated(
             where=name,
             fix='--format tsv (format="tsv") reads them.',
         )
+    if format == "csv" and header is not False:
+        separator = csv_separator(first_lines(read(glance), 1), column_names)
+        if separator != ",":
+            split = partial(split_csv, separator=separator)
+            what = f"{name}: its fields are read as separated by {separator!r}, not by commas"
+            warnings.warn(what, BertworksWarning, stacklevel=3)
     some = [fields for _, fields in sample(split(read(glance), name, glance), lambda one: one[1])]
     if not some:
         raise DataError("the file is empty", where=name)
@@ -88,8 +94,8 @@ def split_tsv(lines: Lines, _name: str, _reading: Reading) -> Iterator[Record]:
         yield number, _without_end(line).split("\t")
 
 
-def split_csv(lines: Lines, name: str, reading: Reading) -> Iterator[Record]:
-    """Split lines at commas, by the rules of RFC 4180.
+def split_csv(lines: Lines, name: str, reading: Reading, separator: str = ",") -> Iterator[Record]:
+    """Split lines at commas, or at another separator, by the rules of RFC 4180.
 
     A field that begins with a quote ends at the next single quote and may contain commas and line
     ends; two quotes in it stand for one. In other fields a quote is a character like any other, as
@@ -104,10 +110,10 @@ def split_csv(lines: Lines, name: str, reading: Reading) -> Iterator[Record]:
     for number, line in stream:
         text = _without_end(line)
         if '"' not in text:
-            yield number, text.split(",")
+            yield number, text.split(separator)
             continue
         try:
-            fields = list(_quoted_fields(number, line, stream, name, limit))
+            fields = list(_quoted_fields(number, line, stream, name, limit, separator))
         except DataError as error:  # where the next record begins is unknown
             reading.skip("broken quotes", error)
             return
@@ -115,14 +121,19 @@ def split_csv(lines: Lines, name: str, reading: Reading) -> Iterator[Record]:
 
 
 def _quoted_fields(
-    number: int, line: str, stream: Iterator[tuple[int, str]], name: str, limit: int
+    number: int,
+    line: str,
+    stream: Iterator[tuple[int, str]],
+    name: str,
+    limit: int,
+    separator: str,
 ) -> Iterator[str]:
     """Yield the fields of a record with quotes; reads more lines from the stream if needed."""
     start, first, total = 0, number, len(line)
     while True:
         text = _without_end(line)
         if not text.startswith('"', start):
-            end = text.find(",", start)
+            end = text.find(separator, start)
             yield text[start:] if end < 0 else text[start:end]
         else:
             first_line_number, parts, end = number, [], start + 1
@@ -146,10 +157,11 @@ def _quoted_fields(
             end = close + 1
             if end >= len(text):
                 return
-            if text[end] != ",":
+            if text[end] != separator:
+                mark = "comma" if separator == "," else repr(separator)
                 raise DataError(
                     f"the quote that is opened here ends in line {number} before "
-                    f"{text[end : end + 10]!r}, which is no comma",
+                    f"{text[end : end + 10]!r}, which is no {mark}",
                     where=f"{name}:{first_line_number}",
                     fix='A quote inside a quoted field is written "".',
                 )

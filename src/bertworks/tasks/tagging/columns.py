@@ -11,10 +11,14 @@ from ...data.record_formats import DOCUMENT
 from ...data.rows import LocatedRow, Row, Rows, listing, parse_json_cell, value_of
 from ...data.schema import Role, RoleColumns, Schema
 from ...errors import DataError, truncate_repr
+from .entities import TEXT, TaggedWords, holds_entities, read_tagged_text
 
 WORD_NAMES = ("words", "tokens", "form")
 DOCUMENT_NAMES = (DOCUMENT, "document_id", "doc_id")
-TAG_NAMES = ("tags", "ner_tags", "labels", "label", "upos", "pos_tags", "pos", "upos_tags")
+TAG_NAMES = (
+    *("tags", "ner_tags", "labels", "label", "upos", "pos_tags", "pos", "upos_tags"),
+    *("entities", "spans"),
+)
 
 
 def find_numbered_columns(rows: Rows) -> list[str]:
@@ -23,14 +27,18 @@ def find_numbered_columns(rows: Rows) -> list[str]:
     return names if names == [str(at + 1) for at in range(len(names))] else []
 
 
+def _guess_words(rows: Rows, _: RoleColumns) -> str | None:
+    """Texts in which entities are marked, or the first column of a table without column names."""
+    numbered = find_numbered_columns(rows)
+    names = [column for column in rows.columns if column.lower() in TAG_NAMES]
+    if any(holds_entities(row, column) for row in rows.sample for column in names):
+        return TEXT
+    return numbered[0] if numbered else None
+
+
 SCHEMA = Schema(
     # In a table without column names, words are in the first column and tags in the last.
-    Role(
-        "word",
-        WORD_NAMES,
-        "words",
-        guess=lambda rows, _: next(iter(find_numbered_columns(rows)), None),
-    ),
+    Role("word", WORD_NAMES, "words", guess=_guess_words),
     Role(
         "tag",
         TAG_NAMES,
@@ -114,8 +122,25 @@ def read_strings(row: Row, column: str, where: str | None) -> list[str]:
             raise DataError(
                 f"the column {column!r} holds {truncate_repr(part)}, which is not a text",
                 where=where,
+                fix="Write the names of tags, not their numbers."
+                if isinstance(part, int)
+                else None,
             )
     return list(value)
+
+
+def read_tagged_words(row: Row, word_column: str, tag_column: str, where: str) -> TaggedWords:
+    """The words of a labelled row and their tags; those of a text with entities are made of these.
+
+    Raises:
+        DataError: a column does not exist, holds something else, or they differ in length.
+    """
+    if holds_entities(row, tag_column) and (row[tag_column] or word_column == TEXT):
+        return read_tagged_text(row, tag_column, where)
+    words, tags = (read_strings(row, column, where) for column in (word_column, tag_column))
+    if len(tags) != len(words):
+        raise DataError(f"{len(words)} words, but {len(tags)} tags", where=where)
+    return TaggedWords(words, tags)
 
 
 CONTEXT_BEFORE, CONTEXT_AFTER = "context_before", "context_after"

@@ -13,7 +13,8 @@ from ...data.rows import Row
 from ...errors import BertworksWarning, DataError, did_you_mean, truncate_repr
 from ...text.encoding import Segment
 from ...text.tokenizer import Tokenizer
-from .columns import CONTEXT_AFTER, CONTEXT_BEFORE, read_strings
+from .columns import CONTEXT_AFTER, CONTEXT_BEFORE, read_strings, read_tagged_words
+from .entities import TEXT
 from .notation import drop_unlabelled_words, read_tag
 from .settings import TaggingSettings
 from .tags import OUTSIDE_TAG, Span, find_spans, join_tag, split_tag, write_spans
@@ -66,7 +67,7 @@ class RowReader:
             DataError: a row does not fit the task.
         """
         inputs = [
-            TaggingInput(text=row["text"])
+            TaggingInput(text=row.get(self._word_column, row.get(TEXT)))
             if not labelled and self._is_text(row)
             else self._input_of(row, location, labelled=labelled)
             for row, location in zip(rows, where, strict=True)
@@ -74,7 +75,7 @@ class RowReader:
         return inputs, self._tokenize(inputs, where)
 
     def _is_text(self, row: Row) -> bool:
-        return self._word_column not in row and isinstance(row.get("text"), str)
+        return isinstance(row.get(self._word_column, row.get(TEXT)), str)
 
     def _tokenize(self, inputs: Sequence[TaggingInput], where: Sequence[str]) -> list[Segment]:
         """Tokenise rows, and add its words to each plain text."""
@@ -110,15 +111,13 @@ class RowReader:
     def _input_of(self, row: Row, where: str, *, labelled: bool) -> TaggingInput:
         """A row's words and, if labelled, the targets of those that have a tag."""
         settings = self._settings
-        words = read_strings(row, self._word_column, where)
         context = self._context_of(row, where)
         if not labelled:
-            return TaggingInput(words, *context)
+            return TaggingInput(read_strings(row, self._word_column, where), *context)
         if settings.tag_column is None:
             raise DataError("the task has no column of tags", where=where)
-        tags = read_strings(row, settings.tag_column, where)
-        if len(tags) != len(words):
-            raise DataError(f"{len(words)} words, but {len(tags)} tags", where=where)
+        tagged = read_tagged_words(row, self._word_column, settings.tag_column, where)
+        words, tags = tagged.words, tagged.tags
         if settings.spans:
             tags, words = drop_unlabelled_words(settings.types, tags, words)
         target, spans = self._targets(tags, where)

@@ -39,7 +39,7 @@ from .columns import (
     add_context,
     find_columns,
     find_document_column,
-    read_strings,
+    read_tagged_words,
 )
 from .notation import find_notation, find_span_warning
 from .row_reader import RowReader
@@ -83,9 +83,15 @@ class TaggingTask(LabelledTask[TaggingExample]):
         assert isinstance(word_column, str), "words were asked for"
         counts: Counter[str] = Counter()
         words: set[str] = set()
+        num_widened = 0
         for where, row in rows:
-            counts.update(read_strings(row, column, where))
-            words.update(read_strings(row, word_column, where))
+            tagged = read_tagged_words(row, word_column, column, where)
+            counts.update(tagged.tags)
+            words.update(tagged.words)
+            num_widened += tagged.num_widened
+        if num_widened:
+            what = f"{num_widened} of the entities begin or end inside a word: all of it is tagged"
+            _warn(what, rows.name)
         if not counts:
             raise DataError("the table has no tags", where=rows.name)
         document = None
@@ -178,7 +184,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
         values = self._settings_of_columns(columns) | {"document_column": columns["document"]}
         settings = settings.with_values(**values)
         if labelled and settings.spans:
-            settings = settings.with_values(notation=_notation_of(rows, settings.tag_column))
+            settings = settings.with_values(notation=_notation_of(rows, settings))
         return self if settings == self.settings else type(self)(self.tokenizer, settings)
 
     def add_context(self, rows: Iterable[LocatedRow]) -> Iterator[tuple[LocatedRow, Row]]:
@@ -374,12 +380,13 @@ class TaggingEvaluator(ScoredEvaluator[TaggingScores]):
         return super().notes() + ([] if notation is None else [notation])
 
 
-def _notation_of(rows: Rows, column: str | None) -> str | None:
+def _notation_of(rows: Rows, settings: TaggingSettings) -> str | None:
     """How a table writes tags that mark spans, judged by its first rows."""
+    column, words = settings.tag_column, settings.word_column or "words"
     if column is None:
         return None
-    tags = {tag for row in rows.sample for tag in read_strings(row, column, rows.name)}
-    notation = find_notation(tags)
+    some = (read_tagged_words(row, words, column, rows.name) for row in rows.sample)
+    notation = find_notation({tag for tagged in some for tag in tagged.tags})
     return None if notation is None else notation.note
 
 

@@ -132,6 +132,24 @@ def find_spellings(words: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(spellings))
 
 
+def split_words(text: str, spans: Iterable[CharSpan]) -> list[CharSpan]:
+    """Return the characters of each word of a text that was marked by people.
+
+    Words are those of BERT's basic tokenization; in scripts without spaces they also end where a
+    span begins or ends, and such words are spellings of the training data.
+    """
+    borders = np.unique(np.array([*spans], np.int64))
+    words: list[CharSpan] = []
+    token = -1
+    for unit in _units(_splitter(_CASED), [text])[0]:
+        if unit.token == token and not np.any((words[-1][1] <= borders) & (borders <= unit.start)):
+            words[-1] = words[-1][0], unit.end
+        else:
+            words.append((unit.start, unit.end))
+        token = unit.token
+    return words
+
+
 def _is_split_off(name: str) -> bool:
     """Whether a unit is a word only where the training data has it as one."""
     return _WITHOUT_SPACES.match(name) is not None and _IDEOGRAPH.match(name) is None

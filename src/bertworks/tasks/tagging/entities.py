@@ -1,0 +1,103 @@
+"""Texts with marked entities, as annotation tools write them: they become words with tags.
+
+    {"text": "Obama spoke.", "label": [[0, 5, "PER"]]}                       doccano
+    {"text": …, "spans": [{"start": 0, "end": 5, "label": "PER"}]}           Prodigy
+    {"text": …, "label": [{"start": 0, "end": 5, "labels": ["PER"]}]}        Label Studio (JSON-MIN)
+    {"text": …, "entities": [{"start": 0, "end": 5, "type": "PER"}]}         `predict` of a tagger
+
+Positions are characters (Unicode code points, from 0); the end is excluded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...data.rows import Row, parse_json_cell
+from ...data.spans import parse_spans
+from ...errors import DataError, truncate_repr
+from .tags import OUTSIDE_TAG, join_tag
+from .text_words import CharSpan, split_words
+
+TEXT = "text"
+"""The column of the texts."""
+
+_STARTS = ("start", "start_offset", "begin")
+_ENDS = ("end", "end_offset")
+_TYPES = ("label", "labels", "type", "entity", "entity_group", "entity_type", "tag")
+
+
+@dataclass(frozen=True)
+class TaggedWords:
+    """The words of a labelled row and their tags.
+
+    Attributes:
+        words, tags: as many of both.
+        num_widened: how many of a text's entities begin or end inside a word, which then has their
+            tag as a whole.
+    """
+
+    words: list[str]
+    tags: list[str]
+    num_widened: int = 0
+
+
+def holds_entities(row: Row, column: str) -> bool:
+    """Whether a row is a text with the entities in a column, and not a list of words with tags."""
+    entities = parse_json_cell(row.get(column), list, object)
+    return (
+        isinstance(row.get(TEXT), str)
+        and isinstance(entities, (list, tuple))
+        and all(isinstance(entity, (Mapping, list, tuple)) for entity in entities)
+    )
+
+
+def read_tagged_text(row: Row, column: str, where: str) -> TaggedWords:
+    """Return the words of a text with entities, and their tags in BIO.
+
+    Raises:
+        DataError: an entity has no position or no type, lies outside the text or between its words,
+            or overlaps another.
+    """
+    text: str = row[TEXT]
+    types: dict[CharSpan, str] = {}
+    for entity in parse_json_cell(row[column], list, object):
+        span, kind = _read_entity(entity, where)
+        types[span] = kind
+    spans = parse_spans([*types], text, where=where)
+    words = split_words(text, spans)
+    tags = [OUTSIDE_TAG] * len(words)
+    num_widened = 0
+    for start, end in spans:
+        inside = [at for at, (first, stop) in enumerate(words) if first < end and start < stop]
+        if not inside or tags[inside[0]] != OUTSIDE_TAG:
+            what = f"the entity {truncate_repr(text[start:end])} at [{start}, {end}] has no word"
+            raise DataError(what, where=where, fix="Remove it, or join it with its neighbour.")
+        for letter, at in zip("B" + "I" * len(inside), inside, strict=False):
+            tags[at] = join_tag(letter, types[start, end])
+        visible = text[start:end].strip()
+        first, last = words[inside[0]][0], words[inside[-1]][1]
+        num_widened += len(text[first:last].strip()) > len(visible)
+    return TaggedWords([text[first:stop] for first, stop in words], tags, num_widened)
+
+
+def _read_entity(entity: Any, where: str) -> tuple[CharSpan, str]:
+    """Return the position and type of an entity."""
+    if isinstance(entity, Mapping):
+        start, end, kind = (_value(entity, names) for names in (_STARTS, _ENDS, _TYPES))
+    else:
+        start, end, kind = entity if len(entity) == 3 else (None, None, None)
+    if isinstance(kind, Sequence) and not isinstance(kind, str) and len(kind) == 1:
+        kind = kind[0]
+    if not (isinstance(kind, str) and kind.strip()):
+        raise DataError(
+            f"the entity {truncate_repr(entity)} has no start, end and type",
+            where=where,
+            fix='Write it as [0, 5, "PER"] or {"start": 0, "end": 5, "label": "PER"}.',
+        )
+    return (start, end), kind.strip()
+
+
+def _value(entity: Mapping[str, Any], names: Sequence[str]) -> Any:
+    return next((entity[name] for name in names if name in entity), None)

@@ -1,0 +1,137 @@
+"""Tagging of texts with marked entities, in the layouts of annotation tools."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bertworks as bw
+from bertworks.errors import BertworksWarning, DataError
+from bertworks.tasks.tagging.columns import read_tagged_words
+from bertworks.tasks.tagging.entities import read_tagged_text
+from bertworks.tasks.tagging.tags import find_spans
+
+TEXT = "Obama met Angela Merkel in Berlin."
+WORDS = ["Obama", "met", "Angela", "Merkel", "in", "Berlin", "."]
+TAGS = ["B-PER", "O", "B-PER", "I-PER", "O", "B-LOC", "O"]
+ENTITIES = [(0, 5, "PER"), (10, 23, "PER"), (27, 33, "LOC")]
+LAYOUTS: dict[str, tuple[str, list[Any]]] = {
+    "doccano": ("label", [list(entity) for entity in ENTITIES]),
+    "doccano with relations": (
+        "entities",
+        [{"id": 1, "label": kind, "start_offset": a, "end_offset": b} for a, b, kind in ENTITIES],
+    ),
+    "Prodigy": ("spans", [{"start": a, "end": b, "label": kind} for a, b, kind in ENTITIES]),
+    "Label Studio": (
+        "label",
+        [{"start": a, "end": b, "text": TEXT[a:b], "labels": [kind]} for a, b, kind in ENTITIES],
+    ),
+    "predictions": (
+        "entities",
+        [{"type": kind, "text": TEXT[a:b], "start": a, "end": b} for a, b, kind in ENTITIES],
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts_give_words_and_tags(layout: str) -> None:
+    column, entities = LAYOUTS[layout]
+    for value in (entities, json.dumps(entities)):  # as a cell of a TSV file
+        tagged = read_tagged_words({"text": TEXT, column: value}, "text", column, "row 1")
+        assert (tagged.words, tagged.tags, tagged.num_widened) == (WORDS, TAGS, 0)
+
+
+def test_a_text_without_entities_is_outside() -> None:
+    tagged = read_tagged_words({"text": "No one.", "label": []}, "text", "label", "row 1")
+    assert (tagged.words, tagged.tags) == (["No", "one", "."], ["O", "O", "O"])
+    with pytest.raises(DataError, match="2 words, but 0 tags"):  # not of a list of words
+        read_tagged_words({"text": "No", "words": ["No", "."], "tags": []}, "words", "tags", "row")
+
+
+def test_scripts_without_spaces_end_words_at_entities() -> None:
+    tagged = read_tagged_text({"text": "ไปกรุงเทพแล้ว", "label": [[2, 9, "LOC"]]}, "label", "row 1")
+    assert tagged.words == ["ไป", "กรุงเทพ", "แล้ว"] and tagged.tags == ["O", "B-LOC", "O"]
+    tagged = read_tagged_text({"text": "王明住在北京", "label": [[4, 6, "LOC"]]}, "label", "row 1")
+    assert tagged.tags == ["O", "O", "O", "O", "B-LOC", "I-LOC"]
+
+
+def test_entities_inside_words_are_widened_and_counted() -> None:
+    row = {"text": "The Obamas, 5kg", "label": [[4, 9, "PER"], [13, 15, "UNIT"]]}
+    tagged = read_tagged_text(row, "label", "row 1")
+    assert tagged.tags == ["O", "B-PER", "O", "B-UNIT"] and tagged.num_widened == 2
+    row = {"text": "He met  Obama .", "label": [[7, 14, "PER"]]}  # with the spaces around it
+    assert read_tagged_text(row, "label", "row 1").num_widened == 0
+
+
+@pytest.mark.parametrize(
+    ("entities", "message"),
+    [
+        ([[0, 5]], "has no start, end and type"),
+        ([[0, 5, ""]], "has no start, end and type"),
+        ([{"start": 0, "end": 5, "labels": ["A", "B"]}], "has no start, end and type"),
+        ([["0", 5, "PER"]], "is not a pair of integers"),
+        ([[0, 99, "PER"]], "is outside the text of 34 characters"),
+        ([[5, 0, "PER"]], "ends before it begins"),
+        ([[0, 9, "PER"], [6, 9, "VERB"]], "overlap"),
+        ([[5, 6, "PER"]], "has no word"),
+        ([[10, 13, "A"], [13, 16, "B"]], "has no word"),  # both inside one word
+    ],
+)
+def test_entities_that_mark_no_words_are_refused(entities: list[Any], message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        read_tagged_text({"text": TEXT, "label": entities}, "label", "data.jsonl:3")
+    assert str(caught.value).startswith("data.jsonl:3: ")
+
+
+@given(st.data())
+def test_tags_mark_the_same_characters(data: st.DataObject) -> None:
+    """An independent way: the characters of the tagged words are those of the entities."""
+    words = data.draw(st.lists(st.from_regex(r"[a-zA-Z]{1,6}", fullmatch=True), min_size=1))
+    text = data.draw(st.sampled_from([" ", ", ", "-", "  "])).join(words)
+    starts = [match.start() for match in re.finditer(r"[a-zA-Z]+", text)]
+    entities, at = [], 0
+    while at < len(words):
+        length = data.draw(st.integers(0, 3))
+        if 0 < length <= len(words) - at:
+            end = starts[at + length - 1] + len(words[at + length - 1])
+            entities.append([starts[at], end, data.draw(st.sampled_from("AB"))])
+        at += max(1, length)
+    tagged = read_tagged_text({"text": text, "label": entities}, "label", "row 1")
+    places, position = [], 0
+    for word in tagged.words:
+        position = text.index(word, position)
+        places.append((position, position := position + len(word)))
+    spans = [(places[a][0], places[b - 1][1], kind) for kind, a, b in find_spans(tagged.tags)]
+    assert spans == [tuple(entity) for entity in entities] and tagged.num_widened == 0
+
+
+@pytest.mark.long
+def test_a_tagger_learns_from_texts_with_entities(tmp_path: Path) -> None:
+    """The same model, to the bit, as from the words and tags that the texts stand for."""
+    rows = [{"text": TEXT, "label": LAYOUTS["doccano"][1]}, {"text": "Ann spoke.", "label": []}]
+    words = [{"words": WORDS, "tags": TAGS}, {"words": ["Ann", "spoke", "."], "tags": ["O"] * 3}]
+    models = []
+    for name, table in {"texts": rows, "words": words}.items():
+        file = tmp_path / f"{name}.jsonl"
+        file.write_text("\n".join(map(json.dumps, table)))
+        result = bw.finetune("mini", "tagging", train=file, out=tmp_path / name, epochs=2)
+        models.append(bw.load(result.run.model))
+    for one, other in zip(
+        models[0].network.parameters(), models[1].network.parameters(), strict=True
+    ):
+        assert one.equal(other)
+    model = models[0]
+    evaluation = model.evaluate(rows)
+    assert evaluation.metrics == models[1].evaluate(words).metrics
+    (prediction,) = model.predict([TEXT])
+    assert prediction["words"] == WORDS
+    assert model.predict([{"text": TEXT, "label": []}]) == [prediction]
+    train = [{"text": "Obama", "label": [[0, 3, "PER"]]}]
+    with pytest.warns(BertworksWarning, match="1 of the entities begin or end inside a word"):
+        bw.finetune("mini", "tagging", train=train, out=tmp_path / "inside", epochs=1)
