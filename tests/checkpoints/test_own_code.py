@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -13,6 +14,7 @@ from safetensors.torch import load_file, save_file
 import bertworks as bw
 from bertworks.checkpoints.families import find_family
 from bertworks.errors import CheckpointError
+from bertworks.packed import Batch, Packed
 from tests.checkpoints import journeys
 from tests.checkpoints.oracles import error
 
@@ -138,6 +140,58 @@ def test_gte_scales_rotations_in_its_own_layout(tmp_path):
     first, second = (load_file(tmp_path / one / "model.safetensors") for one in ("m", "again"))
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+FLASH_NAMES = {  # of the tensors of XLM-RoBERTa, in the order of replacement
+    "encoder.layer.": "encoder.layers.",
+    "embeddings.LayerNorm": "emb_ln",
+    "attention.output.dense": "mixer.out_proj",
+    "attention.output.LayerNorm": "norm1",
+    "intermediate.dense": "mlp.fc1",
+    "output.dense": "mlp.fc2",
+    "output.LayerNorm": "norm2",
+}
+
+
+def test_xlm_roberta_for_jinas_code_is_read_and_written_back(tmp_path: Path) -> None:
+    """As jina-reranker-v2: no `model_type`, and query, key and value in one tensor."""
+    theirs = journeys.saved_by_them("xlm-roberta", "classification", tmp_path, num_labels=1)
+    file = tmp_path / "model.safetensors"
+    tensors = {}
+    for name, tensor in load_file(file).items():
+        new_name = name
+        for old, new in FLASH_NAMES.items():
+            new_name = new_name.replace(old, new)
+        tensors[new_name] = tensor
+    for part in ("weight", "bias"):
+        for number in range(theirs.config.num_hidden_layers):
+            layer = f"roberta.encoder.layers.{number}"
+            rows = [
+                tensors.pop(f"{layer}.attention.self.{one}.{part}")
+                for one in ("query", "key", "value")
+            ]
+            tensors[f"{layer}.mixer.Wqkv.{part}"] = torch.cat(rows)
+    save_file(tensors, file)
+    config = json.loads((tmp_path / "config.json").read_text())
+    code = "configuration_xlm_roberta.XLMRobertaFlashConfig"
+    config |= {"auto_map": {"AutoConfig": code}, "use_flash_attn": True, "emb_pooler": None}
+    del config["model_type"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    texts = [np.random.default_rng(length).integers(5, 60, length) for length in (1, 9, 38)]
+    for folder in (tmp_path, tmp_path / "again"):
+        model = bw.load(folder, device="cpu")
+        assert not (model.report.new_tensors or model.report.dropped_tensors)
+        with torch.no_grad():
+            values = model.network.predict(Batch(Packed.from_arrays(texts).to("cpu")))["values"]
+            expected = [theirs(torch.tensor(text)[None]).logits.squeeze() for text in texts]
+        assert error(values, torch.stack(expected)) < 1e-5
+        model.save(tmp_path / "again", overwrite=True)
+    written = load_file(tmp_path / "again" / "model.safetensors")
+    assert written.keys() == tensors.keys()
+    assert all(torch.equal(written[name], tensors[name]) for name in tensors)
+    again = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert again["architectures"] == ["XLMRobertaForSequenceClassification"]
+    assert again["auto_map"]["AutoConfig"].endswith(code)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from .eurobert import EUROBERT
 from .family import Family, RawConfig, key_map, layer_keys
 from .gpt import GPT
 from .gte import GTE, NEW
-from .jina import JINA_V3
+from .jina import JINA_V3, XLM_ROBERTA_FLASH, is_of_flash_code
 from .jina_bert import JINA_BERT_V2
 from .longformer import LONGFORMER
 from .mobilebert import MOBILEBERT
@@ -150,7 +150,7 @@ _BERTWORKS = Family(
 published family has, such as sinusoidal positions or LSTMs. Settings have our names, tensors have
 BERT's; other tools cannot load it."""
 
-_OWN_CODE = (NEW, NEOBERT, JINA_BERT_V2)
+_OWN_CODE = (NEW, NEOBERT, JINA_BERT_V2, XLM_ROBERTA_FLASH)
 """Families and layouts that exist as their authors' own code alone."""
 
 ALL_FAMILIES = {**FAMILIES, **{one.name: one for one in (*_OWN_CODE, _BERTWORKS, STATIC)}}
@@ -163,11 +163,14 @@ def find_published_family(raw: RawConfig, *, where: str) -> Family:
     Raises:
         CheckpointError: no family has its `model_type`.
     """
-    name = raw.get("model_type", "bert")
+    is_of_own_code = is_of_flash_code(raw)
+    name = raw.get("model_type", "xlm-roberta" if is_of_own_code else "bert")
     if name == "bert" and raw.get("position_embedding_type") == "alibi":
         return JINA_BERT_V2
     if name == "xlm-roberta" and raw.get("position_embedding_type") == "rotary":
         return JINA_V3
+    if name == "xlm-roberta" and is_of_own_code:
+        return XLM_ROBERTA_FLASH
     return find_family(name, where=where)
 
 

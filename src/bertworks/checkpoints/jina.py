@@ -1,21 +1,46 @@
-"""Jina embeddings v3 (Sturua et al. 2024): XLM-RoBERTa with rotary positions.
+"""Jina embeddings v3 (Sturua et al. 2024), XLM-RoBERTa with rotary positions; its code's layout.
 
 It was published for code of its own, whose `config.json` has XLM-RoBERTa's `model_type`; names of
 tensors are the same. The adapters in its weights are read by `task_adapters.py`. A model is written
 in the layout of `transformers`.
+
+The same code computes XLM-RoBERTa itself, with absolute positions, as in jina-reranker-v2. The
+`config.json` may then have no `model_type`, and names the code in `auto_map`. Such a model is
+written in the layout that it came in.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..nn.config import EncoderConfig
-from .family import Family, key_map, lm_head_keys, same_names
+from .family import Family, RawConfig, key_map, lm_head_keys, same_names
 from .heads import task_tensors
+from .roberta import XLM_ROBERTA
 from .rope import NO_ROPE_SCALING, ROPE_SETTINGS, flatten_rope, write_rope
 
 _LAYER = "roberta.encoder.layers.{}"
 
+_BARE_PREFIXES = ("embeddings.", "emb_ln.", "encoder.", "layers.", "pooler.")
+_CODE_CONFIG = "XLMRobertaFlashConfig"
+_CODE = "jinaai/xlm-roberta-flash-implementation--"
+_KEYS: dict[str, str | tuple[str, ...]] = {
+    "encoder.embeddings.word_embeddings": "roberta.embeddings.word_embeddings",
+    "encoder.embeddings.token_type_embeddings": "roberta.embeddings.token_type_embeddings",
+    "encoder.embeddings.norm": "roberta.emb_ln",
+    "encoder.layers.{}.attention.query_key_value": f"{_LAYER}.mixer.Wqkv",
+    "encoder.layers.{}.attention.output": f"{_LAYER}.mixer.out_proj",
+    "encoder.layers.{}.attention_norm": f"{_LAYER}.norm1",
+    "encoder.layers.{}.feed_forward.intermediate": f"{_LAYER}.mlp.fc1",
+    "encoder.layers.{}.feed_forward.output": f"{_LAYER}.mlp.fc2",
+    "encoder.layers.{}.feed_forward_norm": f"{_LAYER}.norm2",
+    "encoder.pooler.dense": "roberta.pooler.dense",
+    **lm_head_keys(),
+    "head.transform": "classifier.dense",
+    "head.linear": "classifier.out_proj",
+    **task_tensors(),
+}
 
 _ATTENTION = r"roberta\.(?:encoder\.)?layers\.(\d+)\.self_attn"
 
@@ -37,26 +62,9 @@ def _extra(config: EncoderConfig) -> dict[str, Any]:
 JINA_V3 = Family(
     name="jina_embeddings_v3",
     settings={**same_names(), **ROPE_SETTINGS},
-    keys=key_map(
-        {
-            "encoder.embeddings.word_embeddings": "roberta.embeddings.word_embeddings",
-            "encoder.embeddings.token_type_embeddings": "roberta.embeddings.token_type_embeddings",
-            "encoder.embeddings.norm": "roberta.emb_ln",
-            "encoder.layers.{}.attention.query_key_value": f"{_LAYER}.mixer.Wqkv",
-            "encoder.layers.{}.attention.output": f"{_LAYER}.mixer.out_proj",
-            "encoder.layers.{}.attention_norm": f"{_LAYER}.norm1",
-            "encoder.layers.{}.feed_forward.intermediate": f"{_LAYER}.mlp.fc1",
-            "encoder.layers.{}.feed_forward.output": f"{_LAYER}.mlp.fc2",
-            "encoder.layers.{}.feed_forward_norm": f"{_LAYER}.norm2",
-            "encoder.pooler.dense": "roberta.pooler.dense",
-            **lm_head_keys(),
-            "head.transform": "classifier.dense",
-            "head.linear": "classifier.out_proj",
-            **task_tensors(),
-        }
-    ),
+    keys=key_map(_KEYS),
     prefix="roberta.",
-    bare_prefixes=("embeddings.", "emb_ln.", "encoder.", "layers.", "pooler."),
+    bare_prefixes=_BARE_PREFIXES,
     classes={
         "encoder": "JinaEmbeddingsV3Model",
         "masked-lm": "JinaEmbeddingsV3ForMaskedLM",
@@ -96,3 +104,42 @@ JINA_V3 = Family(
         (r"(classifier|qa_outputs)\..*", "the head of another task"),
     ),
 )
+
+
+def is_of_flash_code(raw: RawConfig) -> bool:
+    """Whether a `config.json` names the code that Jina's models were published for."""
+    code = raw.get("auto_map")
+    return isinstance(code, dict) and str(code.get("AutoConfig")).endswith(f".{_CODE_CONFIG}")
+
+
+def _extra_of_flash(config: EncoderConfig) -> dict[str, Any]:
+    return {
+        **XLM_ROBERTA.extra(config),
+        "model_type": "xlm-roberta",
+        "position_embedding_type": "absolute",
+        "use_flash_attn": True,
+        "auto_map": {
+            "AutoConfig": f"{_CODE}configuration_xlm_roberta.{_CODE_CONFIG}",
+            "AutoModel": f"{_CODE}modeling_xlm_roberta.XLMRobertaModel",
+            "AutoModelForMaskedLM": f"{_CODE}modeling_xlm_roberta.XLMRobertaForMaskedLM",
+            "AutoModelForSequenceClassification": (
+                f"{_CODE}modeling_xlm_roberta.XLMRobertaForSequenceClassification"
+            ),
+        },
+    }
+
+
+XLM_ROBERTA_FLASH = replace(
+    XLM_ROBERTA,
+    name="xlm-roberta-flash",
+    keys=key_map(
+        {
+            **_KEYS,
+            "encoder.embeddings.position_embeddings": "roberta.embeddings.position_embeddings",
+        }
+    ),
+    bare_prefixes=_BARE_PREFIXES,
+    required_values={**XLM_ROBERTA.required_values, "emb_pooler": None},
+    extra=_extra_of_flash,
+)
+"""XLM-RoBERTa in the layout of that code."""
