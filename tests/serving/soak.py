@@ -3,9 +3,10 @@
     python -m tests.serving.soak --minutes 30 --rate 20 [--model DIR] [--out soak.jsonl]
 
 Every answer is checked: a good request's against the library, a bad one's status and its one line.
-Clients that are slow or vanish are among the callers. First the server is warmed up: oneDNN keeps
-half a megabyte of kernels for each number of rows of each matrix product. From then on memory has
-to be flat. The exit status is 1 if anything was wrong.
+Clients that are slow or vanish are among the callers. Each minute a key and a model are replaced by
+SIGHUP (`tests.serving.rotation`). First the server is warmed up: oneDNN keeps half a megabyte of
+kernels for each number of rows of each matrix product. From then on memory has to be flat. The exit
+status is 1 if anything was wrong.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ import bertworks as bw
 from bertworks import explorer
 from bertworks.nn.cpu import round_up_rows
 from tests.serving.conftest import WORDS, save_models
+from tests.serving.rotation import NAME, Rotation
 from tests.serving.test_bert import close
 from tests.serving.test_process import command
 
@@ -190,8 +192,10 @@ class Caller:
         end: float,
         requests: Sequence[Any],
         findings: Findings,
+        rotation: Rotation,
     ) -> None:
         self.port, self.rate, self.end, self.findings = port, rate, end, findings
+        self.rotation = rotation
         self.draw = random.Random(seed)
         self.good = [one for one in requests if isinstance(one, Good)]
         self.bad = [one for one in requests if isinstance(one, Bad)]
@@ -205,7 +209,9 @@ class Caller:
             due += self.draw.expovariate(self.rate)
             time.sleep(max(0.0, due - time.monotonic()))
             try:
-                if self.draw.random() < 0.75:
+                if self.draw.random() < 0.3:
+                    self.check_rotation()
+                elif self.draw.random() < 0.75:
                     self.ask(self.draw.choice(self.good))
                 else:
                     at = self.draw.randrange(len(self.bad) + len(odd))
@@ -236,6 +242,10 @@ class Caller:
             self.findings.right(f"good {good.path}", seconds)
         else:
             self.findings.wrong(f"{good.path}: {status} {body[:300]!r}")
+
+    def check_rotation(self) -> None:
+        name, fault = self.rotation.check(self.send, self.draw)
+        self.findings.right(name) if fault is None else self.findings.wrong(fault)
 
     def send_bad(self, bad: Bad) -> None:
         try:
@@ -319,7 +329,12 @@ def growth(rows: Sequence[dict[str, float]]) -> float:
 
 
 def soak(
-    minutes: float, rate: float, callers: int, extra: str | None, out: Path | None
+    minutes: float,
+    rate: float,
+    callers: int,
+    extra: str | None,
+    out: Path | None,
+    reload_seconds: float = 60.0,
 ) -> tuple[Findings, list[dict[str, float]]]:
     """Send requests for so many minutes; return the findings, and the memory by time."""
     findings, rows = Findings(), list[dict[str, float]]()
@@ -327,27 +342,30 @@ def soak(
         models = save_models(Path(folder))
         with patch("bertworks.nn.device.is_fast_at_bfloat16", lambda _: False):  # as the server
             requests = [*good_requests(models, extra), *bad_requests()]
+            rotation = Rotation(Path(folder), {"soak": KEY})
         sources = [f"{name}={place}" for name, place in models.items()]
+        sources.append(f"{NAME}={rotation.link}")
         if extra is not None:
             sources.append(f"extra={extra}")
+        keys = {"BERTWORKS_SERVE_API_KEYS": str(rotation.keys_file)}
         log = Path(folder) / "log"
         settings = ["precision=fp32", f"body_seconds={BODY_SECONDS}"]
         settings.append(f"batch_tokens={_BATCH_TOKENS}")
-        keys = {"BERTWORKS_API_KEYS": f"soak:{KEY}"}
         with command(*sources, *settings, log=log, **keys) as (process, url):
             port = int(url.rpartition(":")[2])
             warm_up(
-                Caller(port, 0, rate, 0, requests, findings),
+                Caller(port, 0, rate, 0, requests, findings, rotation),
                 ["encoder", *(["extra"] if extra else [])],
             )
             start_time = time.monotonic()
             end = start_time + 60 * minutes
             every = [
-                Caller(port, seed, rate / callers, end, requests, findings)
+                Caller(port, seed, rate / callers, end, requests, findings, rotation)
                 for seed in range(callers)
             ]
             for caller in every:
                 caller.thread.start()
+            rotation.start(process, log, reload_seconds, end)
             while (now := time.monotonic()) < end:
                 row = {"seconds": now - start_time, **memory_of(process.pid)}
                 rows.append({**row, "requests": float(sum(findings.counts.values()))})
@@ -359,6 +377,10 @@ def soak(
                 caller.thread.join(90)
                 if caller.thread.is_alive():
                     findings.wrong("a caller hangs")
+            for fault in rotation.join():
+                findings.wrong(fault)
+            findings.counts["rotation: reloads"] = rotation.num_done
+            findings.counts["rotation: reloads of a broken file"] = rotation.num_failed
             process.send_signal(signal.SIGTERM)
             if process.wait(60) != 0:
                 findings.wrong(f"the server ended with {process.returncode}")
@@ -377,10 +399,18 @@ def main() -> None:
     )
     parser.add_argument("--callers", type=int, default=8)
     parser.add_argument("--model", help="one more model, for texts of mixed lengths")
+    parser.add_argument(
+        "--reload-seconds", type=float, default=60.0, help="replace a key and a model so often"
+    )
     parser.add_argument("--out", type=Path, help="a line of JSON for each measurement of memory")
     arguments = parser.parse_args()
     findings, rows = soak(
-        arguments.minutes, arguments.rate, arguments.callers, arguments.model, arguments.out
+        arguments.minutes,
+        arguments.rate,
+        arguments.callers,
+        arguments.model,
+        arguments.out,
+        arguments.reload_seconds,
     )
     for name, count in sorted(findings.counts.items()):
         print(f"{count:8,}  {name}")
