@@ -146,6 +146,37 @@ def test_sigterm_under_load_loses_nothing_that_was_accepted(directories, tmp_pat
     assert {one["status"] for one in events if one["event"] == "request"} == {200}
 
 
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's /proc")
+def test_signals_during_the_start_are_handled(directories, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "bertworks", "serve", directories["encoder"], "--port", "0"]
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        with subprocess.Popen([*words, "--device", "cpu"], stderr=subprocess.PIPE) as process:
+            assert process.stderr is not None
+            try:
+                wait_until_blocked(process.pid, signal.SIGHUP)
+                process.send_signal(number)
+                if number == signal.SIGTERM:
+                    assert process.wait(30) == 128 + signal.SIGTERM
+                    continue
+                events = [json.loads(process.stderr.readline())["event"] for _ in range(3)]
+                assert events == ["listening", "model loaded", "reloaded"]
+            finally:
+                process.kill()
+
+
+def wait_until_blocked(pid: int, number: int) -> None:
+    """Wait until the main thread of a process holds a signal back."""
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        status = Path(f"/proc/{pid}/status").read_text()
+        (mask,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigBlk"))
+        if int(mask, 16) >> (number - 1) & 1:
+            return
+        time.sleep(0.002)
+    raise AssertionError("the signal is not held back")
+
+
 @pytest.mark.slow
 def test_a_killed_server_starts_again_and_hup_reloads_models(directories, tmp_path: Path) -> None:
     log = tmp_path / "log"

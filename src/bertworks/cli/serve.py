@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from ..errors import import_optional
+from ..serving.signals import signals_at_start
 from ..utils.environment import SERVE_PREFIX
 from .application import verb
 from .devices import EngineOption
@@ -61,33 +62,34 @@ def serve(
     # start. The server enables collection again once it has started.
     gc.disable()
     try:
-        from ..serving.models import Models, parse_sources
-        from ..serving.security import read_keys
-        from ..serving.server import serve as run
-        from ..serving.settings import ServeSettings
+        with signals_at_start():
+            from ..serving.models import Models, parse_sources
+            from ..serving.security import read_keys
+            from ..serving.server import serve as run
+            from ..serving.settings import ServeSettings
 
-        serve_settings = ServeSettings.resolve(**settings)
-        keys = read_keys(api_keys)
-        check_present([tls_key, tls_certificate])
-        served_models = Models(
-            parse_sources(models),
-            device=engine.device,
-            backend=engine.backend,
-            adapters=adapters,
-            precision=serve_settings.precision,
-            deterministic=serve_settings.deterministic,
-            max_memory=serve_settings.max_memory and serve_settings.max_memory * 1_000_000,
-        )
-        tls = {"ssl_keyfile": tls_key, "ssl_certfile": tls_certificate}
-        run(
-            served_models,
-            serve_settings,
-            keys,
-            host=host,
-            port=port,
-            no_auth=no_auth,
-            log_level=log_level,
-            **{name: str(file) for name, file in tls.items() if file is not None},
-        )
+            serve_settings = ServeSettings.resolve(**settings)
+            keys = read_keys(api_keys)
+            check_present([tls_key, tls_certificate])
+            served_models = Models(
+                parse_sources(models),
+                device=engine.device,
+                backend=engine.backend,
+                adapters=adapters,
+                precision=serve_settings.precision,
+                deterministic=serve_settings.deterministic,
+                max_memory=serve_settings.max_memory and serve_settings.max_memory * 1_000_000,
+            )
+            tls = {"ssl_keyfile": tls_key, "ssl_certfile": tls_certificate}
+            run(
+                served_models,
+                serve_settings,
+                keys,
+                host=host,
+                port=port,
+                no_auth=no_auth,
+                log_level=log_level,
+                **{name: str(file) for name, file in tls.items() if file is not None},
+            )
     finally:
         gc.enable()

@@ -29,6 +29,7 @@ from .models import Models
 from .security import Keys, check_host, is_loopback, read_keys
 from .service import Service
 from .settings import ServeSettings
+from .signals import receive_hangups
 from .tls import make_tls_context, replace_tls_context
 
 _LAST_SECONDS = 0.25
@@ -57,6 +58,7 @@ class Server(uvicorn.Server):
             loop.add_signal_handler(number, self._stop)
         if hasattr(signal, "SIGHUP"):
             loop.add_signal_handler(signal.SIGHUP, self._reload)
+            receive_hangups()
         yield
 
     async def startup(self, sockets: object = None) -> None:  # noqa: ARG002
