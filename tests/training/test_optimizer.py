@@ -12,7 +12,12 @@ from bertworks.errors import SettingsError
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.encoder import Encoder
 from bertworks.nn.heads import MLMHead
-from bertworks.training.optimizer import build_optimizer, parameter_groups, set_step
+from bertworks.training.optimizer import (
+    build_optimizer,
+    clip_gradients,
+    parameter_groups,
+    set_step,
+)
 from bertworks.training.settings import OptimizerSettings
 
 TOTAL = 25
@@ -287,3 +292,19 @@ def test_lower_layers_learn_at_a_lower_rate(name: str) -> None:
     for key, parameter in network.named_parameters():
         moved = (initial_weights[key] - parameter.detach()).abs().max().item()
         assert moved == pytest.approx(rates[id(parameter)], rel=1e-3), key
+
+
+def test_norm_of_large_gradients_is_accurate() -> None:
+    torch.manual_seed(0)
+    parameters = [nn.Parameter(torch.zeros(*shape)) for shape in ((4096, 1024), (64, 4, 3), (9,))]
+    for parameter in parameters:
+        parameter.grad = torch.randn_like(parameter)
+    unused_parameter = nn.Parameter(torch.zeros(2))
+    gradients = [parameter.grad.double() for parameter in parameters if parameter.grad is not None]
+    exact_norm = torch.cat([gradient.flatten() for gradient in gradients]).norm()
+    norm = clip_gradients([*parameters, unused_parameter], 1.0)
+    assert norm.item() == pytest.approx(exact_norm.item(), rel=5e-7)
+    assert unused_parameter.grad is None
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        clipped = (gradient / exact_norm).float()
+        torch.testing.assert_close(parameter.grad, clipped, rtol=1e-5, atol=1e-9)

@@ -43,7 +43,7 @@ from .checkpoint import save_weights
 from .distributed import ProcessGroup, check_can_split, process_group
 from .freezing import frozen_parameters, unfreeze
 from .loss_scaling import LossScale
-from .optimizer import Average, build_optimizer, set_step
+from .optimizer import Average, build_optimizer, clip_gradients, set_step
 from .plan import Phase, Plan, batch_of
 from .precision import activation_checkpointing, cuda_graphs, determinism
 from .prefetch import prefetch
@@ -347,7 +347,7 @@ class _Loop:
         if scale != 1:
             gradients = [one.grad for one in self.parameters if one.grad is not None]
             torch._foreach_mul_(gradients, 1 / scale)
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.settings.max_grad_norm)
+        norm = clip_gradients(self.parameters, self.settings.max_grad_norm)
         norm = full_tensor(norm) if self.is_sharded else norm
         *parts, grad_norm = torch.cat((values, norm[None])).tolist()  # waits for the device, once
         return sum(parts), dict(zip(sums, parts, strict=True)), grad_norm
