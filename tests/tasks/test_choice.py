@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -166,3 +168,86 @@ def test_bad_rows_are_refused(row, says):
 def test_a_text_alone_is_no_row():
     with pytest.raises(DataError, match="'a b': multiple choice takes rows of a prompt"):
         make_task().text_row("a b")
+
+
+@pytest.mark.parametrize(
+    ("row", "texts"),
+    [
+        pytest.param(
+            {"article": "a b", "question": "c", "options": ["d", "b"], "answer": "B"},
+            [("a b", "c d"), ("a b", "c b")],
+            id="RACE",
+        ),
+        pytest.param(
+            {"article": "a b", "question": "c __ d", "options": ["a", "b"], "answer": "B"},
+            [("a b", "c a d"), ("a b", "c b d")],
+            id="RACE with a blank",
+        ),
+        pytest.param(
+            {"context": "a", "question": "b", "answer0": "c", "answer1": "d", "label": 1},
+            [("a", "b c"), ("a", "b d")],
+            id="Cosmos QA",
+        ),
+        pytest.param(
+            {"context": "a", "question": "b", "answerA": "c", "answerB": "d", "label": "2"},
+            [("a", "b c"), ("a", "b d")],
+            id="SocialIQA",
+        ),
+        pytest.param(
+            {
+                "id": "x",
+                "question": "a",
+                "choices": {"text": ["c", "d"], "label": ["1", "2"]},
+                "answerKey": "2",
+            },
+            [("a", "c"), ("a", "d")],
+            id="ARC",
+        ),
+        pytest.param(
+            {"goal": "a", "sol1": "c", "sol2": "d", "label": 1}, [("a", "c"), ("a", "d")], id="PIQA"
+        ),
+        pytest.param(
+            {"ctx": "a", "activity_label": "b", "endings": ["c", "d"], "label": 1},
+            [("a", "c"), ("a", "d")],
+            id="HellaSwag",
+        ),
+        pytest.param(
+            {"premise": "a", "question": "b", "choice1": "c", "choice2": "d", "label": 1},
+            [("a", "b c"), ("a", "b d")],
+            id="COPA",
+        ),
+        pytest.param(
+            {"startphrase": "a b", "sent1": "a", "sent2": "b", "ending0": "c", "ending1": "d"}
+            | {"label": 1},
+            [("a b", "c"), ("a b", "d")],
+            id="SWAG",
+        ),
+    ],
+)
+def test_published_tables_are_read_whole(row: dict[str, Any], texts: list[tuple[str, str]]) -> None:
+    """The right choice is the second; a question about a passage stands before each choice."""
+    first = {} if "B" in row.values() else {"first_number": 1 if "2" in row.values() else 0}
+    task = ChoiceTask.from_table(TOKENIZER, read_rows([row]), ChoiceSettings(**first))
+    example = task.example(row, 0)
+    assert example.target == 1
+    expected = [TOKENIZER.encode(*pair).input_ids.tolist() for pair in texts]
+    assert [sequence.input_ids.tolist() for sequence in example.sequences] == expected
+
+
+def test_choices_have_labels_of_their_own() -> None:
+    row = {"question": "a", "choices": {"text": ["c", "d"], "label": ["A", "B"]}, "answerKey": "B"}
+    task = ChoiceTask.from_table(TOKENIZER, read_rows([row]), ChoiceSettings())
+    assert task.settings.first_number is None
+    with pytest.raises(DataError, match=r"the label 'C' \(column 'answerKey'\) is not one of"):
+        task.example({**row, "answerKey": "C"}, 0)
+
+
+def test_a_question_of_the_training_table_is_required() -> None:
+    rows = [{"context": "a", "question": "b", "choices": ["c", "d"], "label": 0}]
+    task = ChoiceTask.from_table(TOKENIZER, read_rows(rows), ChoiceSettings(first_number=0))
+    assert task.settings.question_column == "question"
+    with pytest.raises(DataError, match="question"):
+        task.example({"context": "a", "choices": ["c", "d"], "label": 0}, 0)
+    without = [{"context": "a", "choices": ["c", "d"], "label": 0}]
+    with pytest.raises(DataError, match="there is no column of questions, such as 'question'"):
+        task.for_table(read_rows(without), labelled=False)

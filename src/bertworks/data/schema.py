@@ -334,7 +334,11 @@ class Role:
         if names is not None:
             parts = names.split(",") if isinstance(names, str) else names
             return tuple(rows.column(part.strip()) for part in parts if part.strip())
-        by_name = columns_by_name(rows.columns)
+        columns: Sequence[str] = rows.columns
+        if self.optional:  # it must not take what another role has
+            taken = {name for column in other_columns.values() for name in names_of(column)}
+            columns = [name for name in columns if name not in taken]
+        by_name = columns_by_name(columns)
         known = next((by_name[n] for n in self.names or (self.name,) if n in by_name), None)
         if known is not None:
             return (known,) if self.many else known

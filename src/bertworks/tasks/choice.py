@@ -3,11 +3,15 @@
     [CLS] prompt [SEP] choice [SEP] ─► encoder ─► pooler on [CLS] ─► dropout ─► w ─► one score
                                                        softmax over the choices of a prompt ◄─┘
 
+Where a question is asked about the prompt (RACE, Cosmos QA), it stands before each choice; a choice
+fills the blank of a question that has one.
+
 Source: paper §4.4 (SWAG).
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -17,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ..checkpoints.heads import CHOICES, POOLER, PublishedCheckpoint
-from ..data.rows import Row, Rows, parse_json_cell, text_of
+from ..data.rows import Row, Rows, listing, parse_json_cell, text_of
 from ..data.schema import Column, Role, RoleColumns, Schema
 from ..errors import DataError
 from ..nn.config import EncoderConfig
@@ -51,30 +55,41 @@ USUAL_COLUMNS = {
 }
 """The columns of rows for a published model, which does not name them."""
 
-CHOICE_PREFIXES = ("ending", "choice", "option", "answer")
+CHOICE_PREFIXES = ("ending", "choice", "option", "answer", "sol")
+_BLANK = re.compile("_+")
 
 
 def _find_numbered_columns(rows: Rows, columns: RoleColumns) -> Column:  # noqa: ARG001
-    """The columns named choice1, choice2 and the like, in the order of their numbers."""
+    """The columns named choice1, choice2 or answerA, answerB and the like, in order."""
     for prefix in CHOICE_PREFIXES:
-        numbers = {name: name.removeprefix(prefix).lstrip("_") for name in rows.columns}
-        matching = [
-            name for name in rows.columns if name.startswith(prefix) and numbers[name].isdecimal()
-        ]
-        if matching:
-            return tuple(sorted(matching, key=lambda name: int(numbers[name])))
+        marks = {
+            name: name.removeprefix(prefix).lstrip("_")
+            for name in rows.columns
+            if name.startswith(prefix)
+        }
+        for pattern in (r"\d+", "[A-Z]", "[a-z]"):
+            matching = [name for name, mark in marks.items() if re.fullmatch(pattern, mark)]
+            if matching:
+                return tuple(sorted(matching, key=lambda name: (len(marks[name]), marks[name])))
     return None
 
 
 SCHEMA = Schema(
     Role("choices", ("choices", "endings", "options"), many=True, guess=_find_numbered_columns),
-    Role("prompt", ("prompt", "startphrase", "context", "premise", "question", "sent1")),
-    Role("label", ("label", "answer", "gold", "correct"), of_label=True),
+    Role(
+        "prompt",
+        (
+            *("prompt", "startphrase", "passage", "article", "context", "ctx", "premise", "goal"),
+            *("question", "sent1"),
+        ),
+    ),
+    Role("question", optional=True),
+    Role("label", ("label", "answer", "gold", "correct", "answer_key"), of_label=True),
 )
 
 
 def read_choices(row: Row, columns: Sequence[str], where: str) -> list[str]:
-    """Return a row's choices.
+    """Return a row's choices: of several columns, a list, or a mapping with the list `text`.
 
     Raises:
         DataError: there are none, or one is not a text.
@@ -82,11 +97,30 @@ def read_choices(row: Row, columns: Sequence[str], where: str) -> list[str]:
     if len(columns) > 1:
         return [text_of(row, name, where) for name in columns]
     value = parse_json_cell(row.get(columns[0]), list)
+    if isinstance(value, Mapping):
+        value = value.get("text")
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise DataError(f"the column {columns[0]!r} holds no list of texts", where=where)
     if not value:
         raise DataError("there are no choices", where=where)
     return value
+
+
+def read_choice_labels(row: Row, columns: Sequence[str]) -> list[str] | None:
+    """Return the labels that a row gives to its choices, as in ARC; None if it gives none."""
+    value = row.get(columns[0])
+    labels = value.get("label") if isinstance(value, Mapping) else None
+    return None if labels is None else list(map(str, labels))
+
+
+def ask(question: str | None, choice: str) -> str:
+    """Return a question with one of its choices: in its blank, otherwise after it."""
+    if question is None:
+        return choice
+    blank = _BLANK.search(question)
+    if blank is None:
+        return f"{question} {choice}"
+    return f"{question[: blank.start()]}{choice}{question[blank.end() :]}"
 
 
 def find_first_number(
@@ -105,7 +139,8 @@ def find_first_number(
     """
     has_numbers = False
     for where, row in rows:
-        if find_mark(row.get(label), MARKS) is not None:
+        has_labels = read_choice_labels(row, choices) is not None
+        if has_labels or find_mark(row.get(label), MARKS) is not None:
             continue
         name = read_label_name(row, label, where)
         if not name.isdecimal():  # a letter: always counted from A
@@ -133,6 +168,11 @@ class ChoiceSettings(TaskSettings):
     )
     choice_columns: str | tuple[str, ...] | None = Field(
         None, description="names or numbers, comma-separated, or one column of lists"
+    )
+    question_column: str | None = Field(
+        None,
+        description="column name or number of a question about the prompt, which stands before "
+        "each choice; detected if omitted",
     )
     label_column: str | None = Field(None, description="column name or number; detected if omitted")
     first_number: Literal[0, 1] | None = Field(
@@ -219,7 +259,11 @@ class ChoiceTask(LabelledTask[LabelledExample]):
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
         task = super().for_table(rows, labelled=labelled)
-        settings = task.settings
+        settings, question = task.settings, self.settings.question_column
+        if question is not None and settings.question_column is None:
+            what = f"there is no column of questions, such as {question!r}"
+            fix = "The model learned from a table that has one: name it as there."
+            raise DataError(f"{what}; {listing(rows.columns)}", where=rows.name, fix=fix)
         if not labelled or settings.first_number is not None:
             return task
         # The labels of the training table were letters.
@@ -260,9 +304,16 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         ]
         owner = [index for index, texts in enumerate(choices) for _ in texts]
         prompts = read_texts(rows, self.column("prompt"), where)
+        questions: Sequence[str | None] = [None] * len(rows)
+        if settings.question_column is not None:
+            questions = read_texts(rows, settings.question_column, where)
         encodings = self.tokenizer.encode_batch(
             [prompts[index] for index in owner],
-            [text for texts in choices for text in texts],
+            [
+                ask(question, text)
+                for question, texts in zip(questions, choices, strict=True)
+                for text in texts
+            ],
             max_length=settings.max_seq_length,
             truncation=settings.truncation,
             where=[where[index] for index in owner],
@@ -278,7 +329,7 @@ class ChoiceTask(LabelledTask[LabelledExample]):
                     sequences=[Tokens.from_encoding(encoding) for encoding in part],
                     target=self.read_target(row, where[index], labelled=labelled),
                     truncated_tokens=sum(encoding.truncated_tokens for encoding in part),
-                    texts=(prompts[index], *texts),
+                    texts=(" ".join(filter(None, (prompts[index], questions[index]))), *texts),
                     where=where[index],
                 )
             )
@@ -299,6 +350,12 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         """
         first = self.settings.first_number
         name = read_label_name(row, column, where)
+        labels = read_choice_labels(row, self.choice_columns)
+        if labels is not None:
+            if labels.count(name) != 1:
+                what = f"the label {name!r} (column {column!r}) is not one of {labels}"
+                raise DataError(what, where=where)
+            return labels.index(name)
         if len(name) == 1 and name.isascii() and name.isalpha():
             number = ord(name.upper()) - ord("A")
         elif not name.isdecimal():

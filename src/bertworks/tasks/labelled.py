@@ -367,9 +367,8 @@ class LabelledTask(Task[ExampleT]):
             if column and set(names_of(column)) <= set(rows.columns)
         }
         columns = self.schema.find(rows, present, labelled=labelled)
-        return type(self)(
-            self.tokenizer, self.settings.with_values(**self._settings_of_columns(columns))
-        )
+        settings = self.settings.with_values(**self._settings_of_columns(columns))
+        return self if settings == self.settings else type(self)(self.tokenizer, settings)
 
     def _has_more(self, rows: Rows) -> bool:
         """Whether a table may have columns of optional roles that the settings do not name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby, islice
 from typing import Any
 
@@ -141,6 +141,19 @@ def read_tagged_words(row: Row, word_column: str, tag_column: str, where: str) -
     if len(tags) != len(words):
         raise DataError(f"{len(words)} words, but {len(tags)} tags", where=where)
     return TaggedWords(words, tags)
+
+
+def tags_in(rows: Sequence[Row], column: str, where: str) -> set[str]:
+    """The tags in some rows, in which errors are not looked for."""
+    return {
+        tag
+        for row in rows
+        for tag in (
+            read_tagged_text(row, column, where).tags
+            if holds_entities(row, column)
+            else read_strings(row, column, where)
+        )
+    }
 
 
 CONTEXT_BEFORE, CONTEXT_AFTER = "context_before", "context_after"

@@ -67,7 +67,7 @@ class RowReader:
             DataError: a row does not fit the task.
         """
         inputs = [
-            TaggingInput(text=row.get(self._word_column, row.get(TEXT)))
+            TaggingInput(text=row[TEXT])
             if not labelled and self._is_text(row)
             else self._input_of(row, location, labelled=labelled)
             for row, location in zip(rows, where, strict=True)
@@ -75,7 +75,8 @@ class RowReader:
         return inputs, self._tokenize(inputs, where)
 
     def _is_text(self, row: Row) -> bool:
-        return isinstance(row.get(self._word_column, row.get(TEXT)), str)
+        is_of_texts = self._word_column == TEXT or self._word_column not in row
+        return is_of_texts and isinstance(row.get(TEXT), str)
 
     def _tokenize(self, inputs: Sequence[TaggingInput], where: Sequence[str]) -> list[Segment]:
         """Tokenise rows, and add its words to each plain text."""

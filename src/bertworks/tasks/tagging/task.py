@@ -40,6 +40,7 @@ from .columns import (
     find_columns,
     find_document_column,
     read_tagged_words,
+    tags_in,
 )
 from .notation import find_notation, find_span_warning
 from .row_reader import RowReader
@@ -184,7 +185,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
         values = self._settings_of_columns(columns) | {"document_column": columns["document"]}
         settings = settings.with_values(**values)
         if labelled and settings.spans:
-            settings = settings.with_values(notation=_notation_of(rows, settings))
+            settings = settings.with_values(notation=_notation_of(rows, settings.tag_column))
         return self if settings == self.settings else type(self)(self.tokenizer, settings)
 
     def add_context(self, rows: Iterable[LocatedRow]) -> Iterator[tuple[LocatedRow, Row]]:
@@ -380,13 +381,11 @@ class TaggingEvaluator(ScoredEvaluator[TaggingScores]):
         return super().notes() + ([] if notation is None else [notation])
 
 
-def _notation_of(rows: Rows, settings: TaggingSettings) -> str | None:
+def _notation_of(rows: Rows, column: str | None) -> str | None:
     """How a table writes tags that mark spans, judged by its first rows."""
-    column, words = settings.tag_column, settings.word_column or "words"
     if column is None:
         return None
-    some = (read_tagged_words(row, words, column, rows.name) for row in rows.sample)
-    notation = find_notation({tag for tagged in some for tag in tagged.tags})
+    notation = find_notation(tags_in(rows.sample, column, rows.name))
     return None if notation is None else notation.note
 
 
