@@ -13,6 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 
 import bertworks as bw
+from bertworks.analysis.probing import _paired_difference
 from bertworks.errors import DataError, SettingsError
 from tests.training.letters import CONFIG, PIECES, make_rows
 
@@ -119,3 +120,12 @@ def test_bad_inputs_are_refused(model: bw.Model, tmp_path: Path) -> None:
         bw.probe(model, train=TRAIN, dev=DEV, layers=[7])
     with pytest.raises(SettingsError, match=r"unknown setting 'poling'.*'pooling'"):
         bw.probe(model, train=TRAIN, dev=DEV, poling="cls")
+
+
+def test_difference_of_paired_rows_has_the_normal_interval() -> None:
+    first, second = np.array([[True, False, True, True], [False, False, True, False]])
+    differences = second.astype(float) - first
+    deviation = np.sqrt(((differences - differences.mean()) ** 2).sum() / 3)
+    expected = differences.mean(), 1.96 * deviation / 2
+    assert _paired_difference(second, first) == pytest.approx(expected)
+    assert _paired_difference(first[:1], second[:1]) == (1.0, 0.0)

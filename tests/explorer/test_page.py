@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 import bertworks.explorer.page
+from bertworks.explorer.limits import LIMITS
 from bertworks.explorer.page import assets, page
 from bertworks.serving.security import Keys
+from tests.conftest import ROOT
 
 STATIC = Path(bertworks.explorer.page.__file__).parent / "static"
 HTML = {"accept": "text/html,application/xhtml+xml"}
@@ -35,6 +37,12 @@ DATA: dict[str, Any] = {
     "masks": [{"word": 0, "blanks": [{"both": ANSWER}]}],
     "masked": None,
 }
+
+
+@pytest.mark.parametrize("file", ["explorer.md", "serving.md"])
+def test_limit_of_tokens_is_that_of_the_manual(file: str) -> None:
+    text = (ROOT / "docs" / file).read_text("utf-8")
+    assert f"at most {LIMITS['tokens']} tokens" in text
 
 
 def test_a_browser_gets_the_page_and_others_the_servers_health(server) -> None:

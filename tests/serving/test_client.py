@@ -206,6 +206,19 @@ def test_the_async_client_has_the_same_answers(server: Running, get_model) -> No
     asyncio.run(others())
 
 
+def test_closed_client_has_no_connections() -> None:
+    with Client("http://127.0.0.1:1") as client:
+        assert not client._http.is_closed
+    assert client._http.is_closed
+
+    async def open_and_close() -> AsyncClient:
+        async with AsyncClient("http://127.0.0.1:1") as client:
+            assert not client._http.is_closed
+        return client
+
+    assert asyncio.run(open_and_close())._http.is_closed
+
+
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 def test_an_address_needs_its_scheme(kind: type[Client] | type[AsyncClient]) -> None:
     says = "127.0.0.1:8123: the address must begin with http:// or https://"
