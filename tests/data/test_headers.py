@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 import bertworks as bw
 from bertworks.data.headers import classify_first_line, is_known_name
+from bertworks.data.schema import find_text_columns
 from bertworks.data.tables import read_rows
 from bertworks.data.text_inputs import read_texts
-from bertworks.errors import BertworksWarning
+from bertworks.errors import BertworksWarning, DataError
 
 PAIRS = [
     *(("y_true", "y_pred"), ("truth", "guess"), ("gold", "pred"), ("target", "prediction")),
@@ -250,3 +251,11 @@ def test_doubts_name_the_option_that_says_otherwise(
 @pytest.mark.parametrize("word", ["the", "12", "Great product", "McDonald review now", "", "a.b"])
 def test_words_of_texts_are_no_known_names(word: str) -> None:
     assert not is_known_name(word)
+
+
+def test_columns_of_zeros_and_ones_are_named() -> None:
+    """Several labels of a row, as in the toxic comments of Jigsaw: one of them is not guessed."""
+    bits = [(0, "0"), (1, "1"), (0, "1")]
+    rows = [{"text": "a comment here", "toxic": one, "threat": two} for one, two in bits]
+    with pytest.raises(DataError, match=r"Name one of 'toxic', 'threat' with label_column=NAME"):
+        find_text_columns(read_rows(rows))

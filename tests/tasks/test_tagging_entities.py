@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bertworks as bw
+from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksWarning, DataError
 from bertworks.tasks.tagging.columns import read_tagged_words
 from bertworks.tasks.tagging.entities import read_tagged_text
+from bertworks.tasks.tagging.settings import TaggingSettings
 from bertworks.tasks.tagging.tags import find_spans
+from bertworks.tasks.tagging.task import TaggingTask
+from bertworks.text.definition import SPECIAL_PIECES
+from bertworks.text.tokenizer import Tokenizer
 
 TEXT = "Obama met Angela Merkel in Berlin."
 WORDS = ["Obama", "met", "Angela", "Merkel", "in", "Berlin", "."]
@@ -109,6 +115,21 @@ def test_tags_mark_the_same_characters(data: st.DataObject) -> None:
         places.append((position, position := position + len(word)))
     spans = [(places[a][0], places[b - 1][1], kind) for kind, a, b in find_spans(tagged.tags)]
     assert spans == [tuple(entity) for entity in entities] and tagged.num_widened == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "prefix"),
+    [("en:Ann en:spoke en:.", "en:"), ("en:Ann spoke", None), ("a:b a:c", None)],
+)
+def test_languages_before_all_words_are_warned_of(words: str, prefix: str | None) -> None:
+    """WikiANN's files write the language before each word, which other texts do not have."""
+    rows = read_rows([{"words": words.split(), "tags": ["O"] * len(words.split())}])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        TaggingTask.from_table(Tokenizer.from_vocabulary(SPECIAL_PIECES), rows, TaggingSettings())
+    texts = [str(warning.message) for warning in caught]
+    assert len(texts) == (prefix is not None)
+    assert all(f"all words begin with {prefix!r}" in text for text in texts)
 
 
 @pytest.mark.long

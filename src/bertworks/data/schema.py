@@ -211,6 +211,14 @@ def _is_words(value: Any) -> bool:
 
 
 def _label_fix(rows: Rows) -> str:
+    indicators = [
+        name for name in rows.columns if {str(row.get(name)) for row in rows.sample} <= {"0", "1"}
+    ]
+    if len(indicators) > 1:
+        return (
+            f"Name one of {', '.join(map(repr, indicators))} with label_column=NAME; for all of "
+            "them, write the names of those that are 1 into one column: a list, or a,b."
+        )
     if len(rows.columns) > 1:
         return "Name it with label_column=NAME."
     if are_labelled_texts([str(row.get(rows.columns[0])) for row in rows.sample]):

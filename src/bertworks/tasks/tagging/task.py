@@ -10,9 +10,10 @@ also reads the surrounding words of the document.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -56,6 +57,9 @@ else:
     TaggingNetwork = Any
 
 
+_LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z]+)?:(?=.)")
+
+
 class TaggingTask(LabelledTask[TaggingExample]):
     """Tagging: predict a tag for each word of a text."""
 
@@ -95,6 +99,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
             _warn(what, rows.name)
         if not counts:
             raise DataError("the table has no tags", where=rows.name)
+        _warn(_find_prefix_warning(words), rows.name)
         document = None
         if settings.document_context:
             document = find_document_column(rows, settings.document_column, required=True)
@@ -387,6 +392,15 @@ def _notation_of(rows: Rows, column: str | None) -> str | None:
         return None
     notation = find_notation(tags_in(rows.sample, column, rows.name))
     return None if notation is None else notation.note
+
+
+def _find_prefix_warning(words: Collection[str]) -> str | None:
+    """Warn of words that all begin with a language, as in WikiANN: `en:Paris`."""
+    matches = map(_LANGUAGE.match, words)
+    names = {"" if match is None else match[0] for match in matches}
+    if len(names) > 1 or names <= {""}:
+        return None
+    return f"all words begin with {names.pop()!r}, which other texts do not have; remove it"
 
 
 def _warn(warning: str | None, where: str) -> None:
