@@ -54,7 +54,7 @@ ISAS = {
     },
 }
 """The instruction sets of each machine, the best one last, and the compiler's flags for each."""
-KERNELS = ("attention_fp32", "embeddings_and_pooling", "layer", "linear", "mean_of_rows")
+KERNELS = ("attention_fp32", "embeddings_and_pooling", "layer", "linear", "mean_of_rows", "packing")
 TRAINING = ("attention", "norms_and_losses")
 COMMON = ("dispatch", "threads", "wordpiece")
 

@@ -181,6 +181,42 @@ def test_modules_after_pooling_equal_the_networks(tmp_path: Path) -> None:
             **{"mlm_act": "gelu", "score_bias": {"kind": "buckets"}},
         },
         {"family": "bertworks", "score_bias": {"kind": "alibi"}},
+        {
+            **{"family": "modernbert", "type_vocab_size": 0, "norm_first": True, "gated": True},
+            **{"use_bias": False, "norm_bias": False, "positions": "rotary", "local_attention": 8},
+            **{"global_attention_every": 2, "classifier": "norm", "num_hidden_layers": 3},
+        },
+        {
+            **{"family": "nomic_bert", "positions": "rotary", "gated": True, "use_bias": False},
+            **{"hidden_act": "silu", "mlm_dense_bias": True},
+        },
+        {
+            **{"family": "gte", "positions": "rotary", "gated": True, "intermediate_bias": False},
+            **{"mlm_act": "gelu", "type_vocab_size": 1},
+        },
+        {
+            **{"family": "eurobert", "norm_first": True, "embedding_norm": False, "norm": "rms"},
+            **{"norm_bias": False, "use_bias": False, "gated": True, "hidden_act": "silu"},
+            **{"positions": "rotary", "type_vocab_size": 0, "num_key_value_heads": 1},
+            **{"classifier": "gelu", "mlm_transform": False, "mlm_bias": False},
+            **{"hidden_dropout_prob": 0.0, "tie_word_embeddings": False},
+        },
+        {
+            **{"family": "bertworks", "norm_first": True, "embedding_norm": False, "norm": "rms"},
+            **{"norm_bias": False, "use_bias": False, "gated": True, "hidden_act": "silu"},
+            **{"positions": "rotary", "rotary": {"kind": "neighbours"}, "type_vocab_size": 0},
+            "query_key_value_order": "head",
+        },
+        {"family": "bertworks", "positions": "rotary", "rotary": {"kind": "table"}},
+        {
+            "family": "roberta-prelayernorm",
+            "norm_first": True,
+            "first_layer_norm": True,
+            "type_vocab_size": 1,
+            "position_offset": 2,
+            "classifier": "tanh",
+            "mlm_act": "gelu",
+        },
     ],
     ids=lambda values: f"{values['family']} {'score_bias' in values}",
 )
@@ -308,7 +344,7 @@ def test_methods_and_settings_that_need_pytorch_say_so(tmp_path: Path) -> None:
     with pytest.raises(NeedsPyTorchError, match=r"generate .* needs PyTorch"):
         native.generate("a")
     assert not hasattr(native, "calibrate")
-    for name, value in (("norm_first", True), ("num_hidden_layers", 0)):
+    for name, value in (("embedding_size", 32), ("num_hidden_layers", 0)):
         make_model(**{name: value}, family="bertworks").save(tmp_path / name)
         with pytest.raises(NeedsPyTorchError, match=name):
             bw.load(tmp_path / name, backend="native")

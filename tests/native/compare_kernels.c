@@ -63,10 +63,12 @@ typedef struct {
 
 static int64_t padded(int64_t size) { return (size + PANEL - 1) / PANEL * PANEL; }
 
+static int64_t whole_size(numbers of) { return of.parts * padded(of.size); }
+
 static int is_padding(numbers of, int64_t at) { return at % padded(of.size) >= of.size; }
 
 static matrix random_map(numbers from, numbers to, int precision, int has_line) {
-    int64_t inputs = from.parts * padded(from.size), outputs = to.parts * padded(to.size);
+    int64_t inputs = whole_size(from), outputs = whole_size(to);
     float *weights = normals(inputs * outputs, 1.5f / sqrtf((float)(from.parts * from.size)), 0);
     for (int64_t at = 0; at < inputs * outputs; at++)
         if (is_padding(to, at / inputs) || is_padding(from, at % inputs)) weights[at] = 0;
@@ -128,6 +130,35 @@ static float number(const void *from, int64_t at, int is_float) {
     return result;
 }
 
+/* A layer of random weights, with the norms and all else that `kind` says. */
+static layer random_layer(layer kind, numbers one, numbers of_heads, numbers inner, int has_line) {
+    int precision = (int)kind.precision;
+    numbers all = {kind.heads + 2 * kind.key_heads, of_heads.size};
+    numbers first = {inner.parts * (1 + kind.is_gated), inner.size};
+    kind.query_key_value = random_map(one, all, precision, has_line);
+    kind.output = random_map(of_heads, one, precision, has_line);
+    kind.inner = random_map(one, first, precision, has_line);
+    kind.outer = random_map(inner, one, precision, has_line);
+    for (int norm = 0; norm < NORMS; norm++) {
+        int is_missing = kind.has_norms_first ? norm == ATTENTION && whole(0, 1) : norm == FINAL;
+        kind.norms[norm][0] = is_missing ? NULL : normals(kind.width, 0.2f, 1);
+        kind.norms[norm][1] = is_missing || kind.has_rms_norms ? NULL : normals(kind.width, 0.1f, 0);
+    }
+    return kind;
+}
+
+/* Cosines and sines of the angles of tokens. */
+static float *random_rotations(int64_t tokens, int64_t pairs) {
+    float *rotations = allocate(tokens * 2 * pairs * 4 + 4);
+    for (int64_t token = 0; token < tokens; token++)
+        for (int64_t at = 0; at < pairs; at++) {
+            float angle = normal(3);
+            rotations[token * 2 * pairs + at] = cosf(angle);
+            rotations[(token * 2 + 1) * pairs + at] = sinf(angle);
+        }
+    return rotations;
+}
+
 static const char *const precisions[] = {"bf16", "int8", "fp32", "int8 in fp32"};
 /* A code that is rounded otherwise is one of 255 steps; bfloat16 has 8 bits. */
 static const float tolerances[] = {0.03f, 0.06f, 1e-5f, 0.06f};
@@ -135,31 +166,32 @@ static float worst[16][4];
 static int is_wrong;
 
 static void compare(int precision) {
-    int64_t heads = whole(1, 4), size = whole(0, 1) ? 32 * whole(1, 2) : whole(1, 100);
-    int64_t width = heads * size, sequences = whole(1, 4), is_float = precision >= FP32;
-    numbers one = {1, width}, of_heads = {heads, size}, all = {3 * heads, size};
-    numbers inner = {1, whole(1, 300)};
+    int64_t key_heads = whole(1, 2), heads = key_heads * whole(1, 2), size = whole(0, 1) ? 32 * whole(1, 2) : whole(1, 100);
+    int64_t width = heads * size, count = whole(1, 4), is_float = precision >= FP32;
+    numbers one = {1, width}, of_heads = {heads, size}, inner = {1, whole(1, 300)};
     int64_t number_bytes = is_float ? 4 : 2;
     int32_t edges[5] = {0};
-    for (int64_t at = 0; at < sequences; at++)
+    for (int64_t at = 0; at < count; at++)
         edges[at + 1] = edges[at] + (int32_t)(whole(0, 3) ? whole(1, 40) : whole(1, 512));
-    int64_t tokens = edges[sequences], has_bias = whole(0, 1), has_line = whole(0, 1);
-    layer nets[2];
+    int64_t tokens = edges[count], has_bias = whole(0, 1), has_line = whole(0, 1);
+    layer nets[2], kind = {.heads = heads, .key_heads = key_heads, .precision = precision};
+    kind.width = width;
+    kind.epsilon = 1e-6f;
+    kind.activation = whole(0, 3);
+    kind.has_norms_first = (int32_t)whole(0, 1);
+    kind.has_rms_norms = (int32_t)whole(0, 1);
+    kind.is_gated = (int32_t)whole(0, 1);
     for (int at = 0; at < 2; at++) {
-        nets[at].query_key_value = random_map(one, all, precision, (int)has_line);
-        nets[at].output = random_map(of_heads, one, precision, (int)has_line);
-        nets[at].inner = random_map(one, inner, precision, (int)has_line);
-        nets[at].outer = random_map(inner, one, precision, (int)has_line);
-        for (int norm = 0; norm < 2; norm++) {
-            nets[at].norms[norm][0] = normals(width, 0.2f, 1);
-            nets[at].norms[norm][1] = normals(width, 0.1f, 0);
-            nets[at].epsilon[norm] = 1e-6f;
-        }
-        nets[at].heads = heads;
-        nets[at].activation = whole(0, 2);
-        nets[at].precision = precision;
-        nets[at].width = width;
+        kind.window = whole(0, 1) ? whole(0, 1) ? whole(0, 9) : whole(0, 100) : -1;
+        nets[at] = random_layer(kind, one, of_heads, inner, (int)has_line);
     }
+    const float *scale = nets[0].norms[FINAL][0], *shift = nets[0].norms[FINAL][1];
+    nets[0].norms[FINAL][0] = nets[0].norms[FINAL][1] = NULL; /* the last layer alone has it */
+    free((void *)scale);
+    free((void *)shift);
+    int is_rotated = size % 2 == 0 && whole(0, 1);
+    float *rotations[2] = {NULL, NULL};
+    for (int at = 0; at < 2 && is_rotated; at++) rotations[at] = random_rotations(tokens, size / 2);
     float *states = normals(tokens * width, 1, 0), *bias = normals(heads * 1023, 1, 0);
     char *hidden = allocate(tokens * width * number_bytes);
     char *result = allocate(tokens * width * number_bytes), *other = allocate(tokens * width * number_bytes);
@@ -172,8 +204,8 @@ static void compare(int precision) {
     }
     for (int64_t isa = 0; bertworks_isa(isa); isa++) {
         if (bertworks_choose(bertworks_isa(isa))) continue; /* not on this processor */
-        const float *numbers_of_bias = has_bias ? bias : NULL;
-        bertworks_layers(nets, 2, hidden, result, edges, sequences, numbers_of_bias, 512, 1);
+        sequences of = {edges, count, has_bias ? bias : NULL, 512, {rotations[0], rotations[1]}};
+        bertworks_layers(nets, 2, hidden, result, &of, 1);
         if (!isa) memcpy(expected, result, (size_t)(tokens * width * number_bytes));
         float most = 0, difference = 0;
         for (int64_t at = 0; at < tokens * width; at++) {
@@ -187,14 +219,18 @@ static void compare(int precision) {
             printf("%s, %s: %g\n", bertworks_isa(isa), precisions[precision], difference / most);
             is_wrong = 1;
         }
-        bertworks_layers(nets, 2, hidden, other, edges, sequences, numbers_of_bias, 512, 3);
+        bertworks_layers(nets, 2, hidden, other, &of, 3);
         if (memcmp(result, other, (size_t)(tokens * width * number_bytes))) {
             printf("%s, %s: three threads differ\n", bertworks_isa(isa), precisions[precision]);
             is_wrong = 1;
         }
-        int64_t last = edges[sequences - 1] * width * number_bytes;
-        const int32_t alone[2] = {0, edges[sequences] - edges[sequences - 1]};
-        bertworks_layers(nets, 2, hidden + last, other, alone, 1, numbers_of_bias, 512, 1);
+        int64_t last = edges[count - 1] * width * number_bytes;
+        const int32_t alone[2] = {0, edges[count] - edges[count - 1]};
+        of.edges = alone;
+        of.sequences = 1;
+        for (int at = 0; at < 2 && is_rotated; at++)
+            of.rotations[at] = rotations[at] + edges[count - 1] * (size / 2) * 2;
+        bertworks_layers(nets, 2, hidden + last, other, &of, 1);
         if (memcmp(result + last, other, (size_t)(tokens * width * number_bytes - last))) {
             printf("%s, %s: a sequence alone differs\n", bertworks_isa(isa), precisions[precision]);
             is_wrong = 1;
@@ -205,7 +241,9 @@ static void compare(int precision) {
         free_map(&nets[at].output);
         free_map(&nets[at].inner);
         free_map(&nets[at].outer);
-        for (int part = 0; part < 4; part++) free((void *)nets[at].norms[part / 2][part % 2]);
+        for (int part = 0; part < 2 * NORMS; part++)
+            free((void *)nets[at].norms[part / 2][part % 2]);
+        free(rotations[at]);
     }
     free(states);
     free(bias);
@@ -249,25 +287,27 @@ static float compare_linear(void) {
     return error;
 }
 
-/* The largest error of GELU, its tanh form and 2 to the power of x, in units of 2⁻²⁴. */
+/* The largest error of 2 to the power of x, GELU, its tanh form and SiLU, in units of 2⁻²⁴. */
 static void compare_functions(int64_t isa) {
     enum { COUNT = 1 << 16 };
     static float x[COUNT], y[COUNT];
-    for (int64_t function = 0; function < 4; function++) {
+    static const char *const names[] = {"exp2", "GELU", "tanh GELU", "ReLU", "SiLU"};
+    for (int64_t function = -1; function < 4; function++) {
         if (function == 2) continue; /* ReLU */
         double error = 0;
         for (int at = 0; at < COUNT; at++)
-            x[at] = function == 3 ? -126.0f * at / COUNT : 24.0f * at / COUNT - 12.0f;
+            x[at] = function < 0 ? -126.0f * at / COUNT : 24.0f * at / COUNT - 12.0f;
         bertworks_function(x, COUNT, function, 1, y);
         for (int at = 0; at < COUNT; at++) {
             double z = x[at], u = 0.7978845608028654 * (z + 0.044715 * z * z * z);
-            double exact = function == 3 ? exp2(z) : function ? z / (1 + exp(-2 * u))
-                                                             : z * 0.5 * erfc(-z / sqrt(2.0));
-            /* GELU of a number is as exact as the number, the power as the power. */
-            double unit = (function == 3 ? exact : fmax(fabs(exact), fabs(z) * 0.001)) / 16777216.0;
+            double exact = function < 0    ? exp2(z)
+                           : function == 0 ? z * 0.5 * erfc(-z / sqrt(2.0))
+                                           : z / (1 + exp(function == 1 ? -2 * u : -z));
+            /* An activation of a number is as exact as the number, the power as the power. */
+            double unit = (function < 0 ? exact : fmax(fabs(exact), fabs(z) * 0.001)) / 16777216.0;
             if (unit) error = fmax(error, fabs(y[at] - exact) / unit);
         }
-        printf(" %s %.1f", function == 3 ? "exp2" : function ? "tanh GELU" : "GELU", error);
+        printf(" %s %.1f", names[function + 1], error);
         if (!(error < 32)) is_wrong = 1;
     }
     printf("  (2^-24)  %s\n", bertworks_isa(isa));

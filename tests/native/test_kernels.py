@@ -28,18 +28,20 @@ def test_each_instruction_set_and_machine_may_be_chosen():
 
 @needs_library
 @pytest.mark.parametrize("is_exact", [True, False])
-@pytest.mark.parametrize("number", [0, 1, 3])
+@pytest.mark.parametrize("number", [-1, 0, 1, 3])
 def test_functions_equal_float64(number, is_exact, instruction_sets):
-    """GELU, its tanh form and a power of two: to 2⁻²⁰, or, for bfloat16, 2⁻¹²."""
-    x = np.linspace(*((-126, 0) if number == 3 else (-9, 9)), 4096, dtype=np.float32)
+    """A power of two, GELU, its tanh form and SiLU: to 2⁻²⁰, or, for bfloat16, 2⁻¹²."""
+    x = np.linspace(*((-126, 0) if number < 0 else (-9, 9)), 4096, dtype=np.float32)
     z = x.astype(np.float64)
-    if number == 3:
+    if number < 0:
         expected = np.exp2(z)
+    elif number == 3:
+        expected = z / (1 + np.exp(-z))
     elif number == 1:
         expected = z / (1 + np.exp(-2 * 0.7978845608028654 * (z + 0.044715 * z**3)))
     else:
         expected = z * [erfc(-value / 2**0.5) / 2 for value in z]
-    unit = np.maximum(abs(expected), 0 if number == 3 else 1e-3 * abs(z))
+    unit = np.maximum(abs(expected), 0 if number < 0 else 1e-3 * abs(z))
     for name in instruction_sets:
         assert library.library().bertworks_choose(name.encode()) == 0
         actual = np.empty_like(x)
@@ -47,7 +49,7 @@ def test_functions_equal_float64(number, is_exact, instruction_sets):
             x.ctypes.data, len(x), number, is_exact, actual.ctypes.data
         )
         error = (abs(actual - expected) / unit).max()
-        assert error < 2.0 ** (-20 if is_exact or number == 3 else -10), name
+        assert error < 2.0 ** (-20 if is_exact or number < 0 else -10), name
 
 
 @needs_library

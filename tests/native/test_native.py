@@ -21,14 +21,10 @@ from torch import Tensor, nn
 from bertworks import finetune, load
 from bertworks.errors import CheckpointError
 from bertworks.inference.frozen_layers import FrozenLayer
-from bertworks.inference.frozen_native import (
-    FrozenNativeEmbeddings,
-    FrozenNativeEncoder,
-    FrozenNativeLayer,
-)
+from bertworks.inference.frozen_native import FrozenNativeEmbeddings, FrozenNativeEncoder
+from bertworks.inference.frozen_native_layers import FrozenNativeLayer
 from bertworks.inference.frozen_network import frozen_form
-from bertworks.native import attention_fp32, library
-from bertworks.native import layer as native_layer
+from bertworks.native import attention_fp32, library, maps
 from bertworks.native import training as native
 from bertworks.native.embeddings_and_pooling import mean_of_sequences
 from bertworks.native.library import has_kernels
@@ -60,6 +56,25 @@ CONFIG = EncoderConfig(
     max_position_embeddings=1200,
     initializer_range=0.05,
 )
+
+
+MODERNBERT: dict[str, Any] = {
+    **{"norm_first": True, "gated": True, "positions": "rotary", "type_vocab_size": 0},
+    **{"use_bias": False, "norm_bias": False, "num_hidden_layers": 3},
+    **{"local_attention": 24, "global_attention_every": 2, "rotary": {"theta": 160_000.0}},
+}
+NEOBERT: dict[str, Any] = {
+    **{"norm_first": True, "embedding_norm": False, "norm": "rms", "norm_bias": False},
+    **{"gated": True, "hidden_act": "silu", "positions": "rotary", "use_bias": False},
+    **{"query_key_value_order": "head", "rotary": {"kind": "neighbours"}},
+}
+BIASES: list[dict[str, Any]] = [
+    {"score_bias": {"kind": "buckets"}},
+    {"score_bias": {"kind": "alibi"}},
+]
+EUROBERT: dict[str, Any] = {
+    **{**NEOBERT, "query_key_value_order": "part", "rotary": {}, "num_key_value_heads": 1},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +114,7 @@ def error(actual: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 def portable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertworks.inference.frozen_native.has_kernels", lambda _: False)
+    monkeypatch.setattr("bertworks.inference.frozen_native_layers.has_kernels", lambda _: False)
 
 
 @pytest.mark.long
@@ -118,6 +133,15 @@ def portable(monkeypatch: pytest.MonkeyPatch) -> None:
         {"num_hidden_groups": 1},
         {"score_bias": {"kind": "buckets"}, "type_vocab_size": 0, "position_offset": 2},  # MPNet
         {"score_bias": {"kind": "alibi"}, "positions": "none"},
+        {"norm_first": True},
+        {"norm_first": True, "embedding_norm": False, "norm": "rms", "norm_bias": False},
+        {"gated": True, "hidden_act": "silu", "positions": "rotary", "use_bias": False},  # Nomic
+        {**MODERNBERT},
+        {**MODERNBERT, "hidden_size": 156, "num_hidden_layers": 3, "num_attention_heads": 6},
+        {**NEOBERT},
+        {"num_key_value_heads": 1, "use_bias": False, "local_attention": 31},
+        {"score_bias": {"kind": "alibi"}, "local_attention": 66, "gated": True},
+        {"positions": "rotary", "rotary": {"kind": "table", "scaling": "ntk", "factor": 4}},
     ],
 )
 def test_layers_equal_float64(values, precision, monkeypatch):
@@ -142,7 +166,9 @@ def test_layers_equal_float64(values, precision, monkeypatch):
 
 @needs_kernels
 @pytest.mark.parametrize("precision", ["bf16", "int8", "fp32"])
-@pytest.mark.parametrize("family", ["bert", "mpnet"])
+@pytest.mark.parametrize(
+    "family", ["bert", "mpnet", "modernbert", "nomic_bert", "gte", "eurobert", "roformer"]
+)
 def test_a_family_is_computed_in_one_call(family, precision):
     widths = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 96}
     config = geometry(family, **widths, hidden_act="gelu")
@@ -154,11 +180,11 @@ def test_a_family_is_computed_in_one_call(family, precision):
 @pytest.mark.long
 @needs_kernels
 @pytest.mark.parametrize("precision", ["bf16", "int8", "fp32"])
-@pytest.mark.parametrize("bias", [None, {"kind": "buckets"}, {"kind": "alibi"}])
+@pytest.mark.parametrize("values", [{}, *BIASES, MODERNBERT, EUROBERT], ids=str)
 @settings(max_examples=20)
 @given(lengths=st.lists(st.integers(1, 70), min_size=1, max_size=40), seed=st.integers(0, 99))
-def test_packs_change_no_bit(precision, bias, lengths, seed):
-    encoder = encoder_of(score_bias=bias)
+def test_packs_change_no_bit(precision, values, lengths, seed):
+    encoder = encoder_of(**values)
     random = np.random.default_rng(seed)
     rows = [random.integers(0, 40, length) for length in lengths]
     whole = states(encoder, Packed.from_arrays(rows).to("cpu"), precision)
@@ -171,10 +197,10 @@ def test_packs_change_no_bit(precision, bias, lengths, seed):
 @pytest.mark.long
 @needs_kernels
 @pytest.mark.parametrize("precision", ["bf16", "int8", "fp32"])
-@pytest.mark.parametrize("bias", [None, {"kind": "buckets"}])
-def test_batches_of_rows_and_threads_change_no_bit(precision, bias):
+@pytest.mark.parametrize("values", [{}, BIASES[0], MODERNBERT], ids=str)
+def test_batches_of_rows_and_threads_change_no_bit(precision, values):
     """More rows than go through the phases at once, and one sequence that is as long alone."""
-    encoder = encoder_of(score_bias=bias)
+    encoder = encoder_of(**values)
     packed = pack(*range(1, 60), 1100, *[7] * 700)
     original = torch.get_num_threads()
     try:
@@ -190,7 +216,11 @@ def test_batches_of_rows_and_threads_change_no_bit(precision, bias):
 
 @needs_kernels
 @pytest.mark.parametrize(
-    "values", [{}, {"num_hidden_groups": 1}, {"score_bias": {"kind": "buckets"}}]
+    "values",
+    [
+        *({}, {"num_hidden_groups": 1}, BIASES[0]),
+        {"positions": "rotary", "gated": True, "local_attention": 20, "global_attention_every": 2},
+    ],
 )
 @pytest.mark.parametrize("precision", ["bf16", "int8", "fp32"])
 def test_layers_together_and_one_by_one_are_equal(precision, values):
@@ -200,6 +230,37 @@ def test_layers_together_and_one_by_one_are_equal(precision, values):
     with torch.inference_mode():
         *_, last = form.hidden_states(packed)
         assert torch.equal(form(packed), last)
+
+
+@needs_kernels
+@pytest.mark.parametrize("precision", ["bf16", "int8", "fp32"])
+@pytest.mark.parametrize("values", [{}, MODERNBERT, {**MODERNBERT, "num_hidden_groups": 1}])
+def test_states_of_all_layers_end_at_the_last_state(precision, values):
+    """Without PyTorch: the same bits; the norm after pre-norm layers is part of the last."""
+    packed = pack(3, 17, 600, 40)
+    form = frozen_form(encoder_of(**values), precision)
+    assert isinstance(form, FrozenNativeEncoder) and form.native is not None
+    *_, last = form.native.states(packed)
+    assert np.array_equal(form.native(packed), last)
+    with torch.inference_mode():
+        *_, by_modules = form.hidden_states(packed)
+        assert error(by_modules, form(packed).double()) < (1e-6 if precision == "fp32" else 0.01)
+
+
+@needs_kernels
+def test_positions_of_rotations_are_those_of_the_pack():
+    packed = pack(9, 40)
+    shifted = replace(packed, position_ids=packed.position_ids + 1000)
+    for kind in ("halves", "table"):
+        encoder = encoder_of(positions="rotary", rotary={"kind": kind}, local_attention=9)
+        form = frozen_form(encoder, "fp32")
+        with torch.no_grad():
+            exact = encoder.double()(shifted)
+            assert error(form(shifted), exact) < 2e-5
+        for position in (-1, 1200 if kind == "table" else -5):
+            wrong = replace(packed, position_ids=packed.position_ids.clone().fill_(position))
+            with pytest.raises(IndexError):
+                form(wrong)
 
 
 @needs_kernels
@@ -324,6 +385,22 @@ def test_float32_attention_equals_float64(heads, size, queries, keys):
         other = attention(query, key, value, layout, key_layout, backend="dense")
     assert actual.shape == query.shape
     assert error(actual, expected) < 1.2 * error(other, expected) < 1e-5
+
+
+@needs_exact
+@pytest.mark.parametrize("size", [1, 7, 26, 36, 80])
+def test_attention_of_odd_heads_equals_float64(size, instruction_sets):
+    torch.manual_seed(size)
+    packed = Packed.from_arrays([np.zeros(length, np.int64) for length in (1, 9, 40)]).to("cpu")
+    query, key, value = torch.randn(3, 50, 3, size)
+    for isa in instruction_sets[1:]:  # PyTorch's kernels are taken instead of scalar ones
+        assert library.library().bertworks_choose(isa.encode()) == 0
+        assert attention_fp32.can_attend(query, key, value, packed, packed)
+        actual = attention_fp32.attention(query, key, value, packed, packed)
+        for start, end in zip([0, 1, 10], [1, 10, 50], strict=True):
+            q, k, v = (x[start:end].transpose(0, 1).double() for x in (query, key, value))
+            exact = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(0, 1)
+            assert error(actual[start:end], exact) < 1e-6, isa
 
 
 @needs_exact
@@ -460,12 +537,10 @@ def test_calibrated_codes_are_those_of_the_kernels(monkeypatch):
 @pytest.mark.parametrize(
     "values",
     [
-        {"norm_first": True},
         {"attention": "causal"},
-        {"gated": True},
-        {"positions": "rotary"},
-        {"local_attention": 8, "global_attention_every": 2},
-        {"hidden_act": "silu"},
+        {"hidden_act": "tanh"},
+        {"norm": "none"},
+        {"local_attention": 8, "global_tokens": {}},
         {"score_bias": {"kind": "disentangled"}},
         {"score_bias": {"kind": "transformer-xl"}},
     ],
@@ -486,7 +561,7 @@ def test_layers_with_parts_of_anothers_are_called_as_they_are():
 
 @needs_kernels
 def test_packing_keeps_all_numbers():
-    """Each number is where layer.c says, and half panels are filled up with zeros."""
+    """Each number is where kernels.h says, and half panels are filled up with zeros."""
     for outputs, inputs, group, dtype in (
         (32, 2, 2, torch.bfloat16),
         (70, 34, 2, torch.bfloat16),
@@ -501,8 +576,8 @@ def test_packing_keeps_all_numbers():
         is_bfloat16 = dtype is torch.bfloat16
         array = (rows.view(torch.uint16) if is_bfloat16 else rows).numpy()
         if dtype is torch.float64:
-            array = native_layer.to_floats(array)
-        packed = torch.from_numpy(native_layer._pack(array, group))
+            array = maps.to_floats(array)
+        packed = torch.from_numpy(maps._pack(array, group))
         packed = packed if dtype is torch.int8 else packed.view(torch.bfloat16)
         packed = packed.view(-1, inputs // group, library.PANEL, group)
         rounded = rows.to(packed.dtype).float()

@@ -2,106 +2,177 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import erf
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from bertworks.native import attention_fp32, library
+from bertworks.native import library
 from bertworks.native.embeddings_and_pooling import NativeEmbeddings, mean_of_sequences
-from bertworks.native.layer import MAPS, NORMS, NativeLayer, NativeLayers
+from bertworks.native.layer import MAPS, NORMS, LayerGeometry, NativeLayer, NativeLayers
 from bertworks.native.quantization import to_floats
 from bertworks.packed import Packed
 
-pytestmark = pytest.mark.skipif(not library.is_enabled(), reason="no native code")
+pytestmark = [
+    pytest.mark.light,
+    pytest.mark.skipif(not library.is_enabled(), reason="no native code"),
+]
 
 # The error of the scalar form beside float64, and of others beside it, as a part of the norm.
 TOLERANCES = {"fp32": (2e-6, 2e-6), "bf16": (1.5e-2, 1.5e-2), "int8": (5e-2, 3e-2)}
 SHAPES = [(1, 26, 100), (12, 26, 1), (3, 12, 36), (5, 20, 33), (1, 1, 7), (7, 9, 130)]
 
 
-def layers_of(random, heads: int, size: int, inner: int) -> dict[str, np.ndarray]:
+GEOMETRIES: dict[str, dict[str, Any]] = {
+    "post-norm": {},
+    "pre-norm, gated": {"norm_first": True, "is_gated": True, "activation": "silu"},
+    "RMS norms": {"norm_first": True, "has_rms_norms": True, "activation": "gelu_new"},
+    "neighbours by head": {"is_by_head": True, "rotates_neighbours": True, "is_gated": True},
+}
+WINDOWS = {"post-norm": None, "pre-norm, gated": 5, "RMS norms": 0, "neighbours by head": None}
+PI = 3.141592653589793
+FUNCTIONS = {
+    "gelu": lambda x: x * (1 + np.vectorize(erf)(x / 2**0.5)) / 2,
+    "gelu_new": lambda x: x * (1 + np.tanh((2 / PI) ** 0.5 * (x + 0.044715 * x**3))) / 2,
+    "silu": lambda x: x / (1 + np.exp(-x)),
+}
+
+
+def geometry_of(name: str, heads: int, size: int) -> LayerGeometry:
+    """A geometry; even numbers of heads share their keys in pairs, unless rows are by head."""
+    values = {"activation": "gelu", **GEOMETRIES[name]}
+    is_shared = heads % 2 == 0 and name == "pre-norm, gated"
+    key_heads = heads // 2 if is_shared else heads
+    values["rotates_neighbours"] = values.get("rotates_neighbours", False) and size % 2 == 0
+    return LayerGeometry(heads=heads, key_heads=key_heads, epsilon=1e-6, **values)
+
+
+def layers_of(random, geometry: LayerGeometry, size: int, inner: int) -> dict[str, np.ndarray]:
     """The weights of a layer by name, with large biases, which padding must not shift."""
-    width = heads * size
-    shapes = [(3 * width, width), (width, width), (inner, width), (width, inner)]
+    width = geometry.heads * size
+    rows = (geometry.heads + 2 * geometry.key_heads) * size
+    gated = inner * (1 + geometry.is_gated)
+    shapes = [(rows, width), (width, width), (gated, width), (width, inner)]
     arrays = {}
     for name, shape in zip(MAPS, shapes, strict=True):
         arrays[f"{name}.weight"] = random.normal(size=shape) / shape[1] ** 0.5
         arrays[f"{name}.bias"] = random.normal(size=shape[0])
     for name in NORMS:
         arrays[f"{name}.weight"] = random.normal(1, 0.2, width)
-        arrays[f"{name}.bias"] = random.normal(size=width)
+        if not geometry.has_rms_norms:
+            arrays[f"{name}.bias"] = random.normal(size=width)
     return {name: array.astype(np.float32) for name, array in arrays.items()}
 
 
-def compute(arrays, hidden, lengths, heads) -> np.ndarray:
+def angles_of(random, tokens: int, size: int) -> np.ndarray | None:
+    """Cosines and sines of random angles for each token and pair of a head's numbers."""
+    if size % 2:
+        return None
+    angles = random.normal(0, 3, size=(tokens, size // 2))
+    return np.stack((np.cos(angles), np.sin(angles)), axis=1).astype(np.float32)
+
+
+def rotate(x, rotations, has_neighbours: bool) -> np.ndarray:
+    """Rotate the pairs of `[heads, tokens, size]` numbers."""
+    cosine, sine = rotations.astype(np.float64).swapaxes(0, 1)
+    if has_neighbours:
+        a, b = x[..., ::2], x[..., 1::2]
+    else:
+        a, b = np.split(x, 2, axis=-1)
+    pairs = (a * cosine - b * sine, a * sine + b * cosine)
+    return np.stack(pairs, -1).reshape(x.shape) if has_neighbours else np.concatenate(pairs, -1)
+
+
+def compute(arrays, hidden, lengths, geometry, window, rotations) -> np.ndarray:
     """The formula of a layer in float64."""
     arrays = {name: array.astype(np.float64) for name, array in arrays.items()}
+    heads, key_heads = geometry.heads, geometry.key_heads
+    size = hidden.shape[1] // heads
 
     def apply_map(name, x):
         return x @ arrays[f"{name}.weight"].T + arrays[f"{name}.bias"]
 
     def normalize(name, x):
-        z = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
-        return z * arrays[f"{name}.weight"] + arrays[f"{name}.bias"]
+        if not geometry.has_rms_norms:
+            x = x - x.mean(-1, keepdims=True)
+        z = x / np.sqrt(np.square(x).mean(-1, keepdims=True) + 1e-6)
+        return z * arrays[f"{name}.weight"] + arrays.get(f"{name}.bias", 0)
+
+    def attend(x):
+        parts = apply_map(MAPS[0], x).reshape(len(x), -1, size).swapaxes(0, 1)
+        if geometry.is_by_head:
+            parts = parts.reshape(heads, 3, len(x), size).swapaxes(0, 1).reshape(parts.shape)
+        query, key, value = np.split(parts, [heads, heads + key_heads])
+        if rotations is not None:
+            query, key = (rotate(one, rotations, geometry.rotates_neighbours)
+                          for one in (query, key))  # fmt: skip
+        key, value = (one.repeat(heads // key_heads, axis=0) for one in (key, value))
+        contexts = []
+        for start, length in zip(np.cumsum([0, *lengths]), lengths, strict=False):
+            q, k, v = (one[:, start : start + length] for one in (query, key, value))
+            scores = q @ k.swapaxes(1, 2) / size**0.5
+            if window is not None:
+                distances = np.subtract.outer(np.arange(length), np.arange(length))
+                scores = np.where(abs(distances) > window, -np.inf, scores)
+            weights = np.exp(scores - scores.max(-1, keepdims=True))
+            context = weights / weights.sum(-1, keepdims=True) @ v
+            contexts.append(context.swapaxes(0, 1).reshape(length, -1))
+        return apply_map(MAPS[1], np.concatenate(contexts))
+
+    def feed(x):
+        inner, gate = apply_map(MAPS[2], x), 1
+        if geometry.is_gated:
+            inner, gate = np.split(inner, 2, axis=1)
+        return apply_map(MAPS[3], FUNCTIONS[geometry.activation](inner) * gate)
 
     x = hidden.astype(np.float64)
-    parts = apply_map(MAPS[0], x).reshape(len(x), 3, heads, -1).transpose(1, 2, 0, 3)
-    contexts = []
-    for start, length in zip(np.cumsum([0, *lengths]), lengths, strict=False):
-        query, key, value = parts[:, :, start : start + length]
-        scores = query @ key.transpose(0, 2, 1) / query.shape[-1] ** 0.5
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        context = weights / weights.sum(-1, keepdims=True) @ value
-        contexts.append(context.transpose(1, 0, 2).reshape(length, -1))
-    middle = normalize(NORMS[0], apply_map(MAPS[1], np.concatenate(contexts)) + x)
-    inner = apply_map(MAPS[2], middle)
-    gelu = inner * (1 + np.vectorize(erf)(inner / 2**0.5)) / 2
-    return normalize(NORMS[1], apply_map(MAPS[3], gelu) + middle)
+    if geometry.norm_first:
+        x = x + attend(normalize(NORMS[0], x))
+        return x + feed(normalize(NORMS[1], x))
+    x = normalize(NORMS[0], x + attend(x))
+    return normalize(NORMS[1], x + feed(x))
 
 
 def error(actual, expected) -> float:
     return float(np.linalg.norm(actual - expected) / np.linalg.norm(expected))
 
 
-def compare(seed, shape, lengths, precision, isas) -> None:
+def compare(seed, shape, lengths, precision, isas, kind: str) -> None:
     random = np.random.default_rng(seed)
     heads, size, inner = shape
-    arrays = layers_of(random, heads, size, inner)
+    geometry, window = geometry_of(kind, heads, size), WINDOWS[kind]
+    arrays = layers_of(random, geometry, size, inner)
     fp32 = precision == "fp32"
-    layer = NativeLayer.from_arrays(
-        arrays,
-        int8=precision == "int8",
-        epsilons=(1e-6, 1e-6),
-        heads=heads,
-        activation="gelu",
-        fp32=fp32,
-    )
+    layer = NativeLayer.from_arrays(arrays, geometry, int8=precision == "int8", fp32=fp32)
     hidden = random.normal(size=(sum(lengths), heads * size)).astype(np.float32)
     bits = (hidden.view(np.uint32) >> 16).astype(np.uint16)
     hidden, states = (hidden, hidden) if fp32 else (to_floats(bits), bits)
     packed = Packed.from_arrays([np.zeros(length, np.int64) for length in lengths])
-    exact = compute(arrays, hidden, lengths, heads)
+    angles = None if kind == "post-norm" else angles_of(random, len(hidden), size)
+    exact = compute(arrays, hidden, lengths, geometry, window, angles)
+    rotations = None if angles is None else (angles, angles)
     most, most_between = TOLERANCES[precision]
-    reference = None
+    reference, compute_natively = None, NativeLayers([layer], [window])
     for isa in isas:
         assert library.library().bertworks_choose(isa.encode()) == 0
-        actual = to_floats(NativeLayers([layer])(states, packed))
+        actual = to_floats(compute_natively(states, packed, None, rotations))
         assert actual.shape == exact.shape
         assert error(actual, exact) < most, (isa, shape, error(actual, exact))
         reference = actual if reference is None else reference
         assert error(actual, reference) < most_between, (isa, shape, error(actual, reference))
         alone = packed.from_arrays([np.zeros(lengths[0], np.int64)])
-        bits_alone = to_floats(NativeLayers([layer])(states[: lengths[0]].copy(), alone))
-        assert np.array_equal(bits_alone, actual[: lengths[0]]), isa
+        one = compute_natively(states[: lengths[0]].copy(), alone, None, rotations)
+        assert np.array_equal(to_floats(one), actual[: lengths[0]]), isa
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("precision", TOLERANCES)
-def test_layers_of_odd_widths_equal_float64(precision, instruction_sets):
+@pytest.mark.parametrize("kind", GEOMETRIES)
+def test_layers_of_odd_widths_equal_float64(precision, kind, instruction_sets):
     for seed, shape in enumerate(SHAPES):
-        compare(seed, shape, [1, 2, 17], precision, instruction_sets)
+        compare(seed, shape, [1, 2, 17], precision, instruction_sets, kind)
 
 
 @pytest.mark.slow
@@ -113,7 +184,41 @@ def test_layers_of_random_shapes_equal_float64(precision, seed, instruction_sets
     size = int(random.integers(max(1, 8 // heads), 400 // heads + 1))
     inner = int(random.integers(1, 900))
     lengths = random.integers(1, [3, 40, 512]).tolist()
-    compare(seed, (heads, size, inner), lengths, precision, instruction_sets)
+    kind = [*GEOMETRIES][seed % len(GEOMETRIES)]
+    compare(seed, (heads, size, inner), lengths, precision, instruction_sets, kind)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"heads": 3},
+        {"key_heads": 1},
+        {"is_gated": True},
+        {"key_heads": 4},
+    ],
+    ids=str,
+)
+def test_arrays_of_another_geometry_are_refused(values):
+    """Native code reads as many numbers as the geometry says."""
+    arrays = layers_of(np.random.default_rng(0), geometry_of("post-norm", 2, 8), 8, 24)
+    geometry = replace(geometry_of("post-norm", 2, 8), **values)
+    with pytest.raises((AssertionError, ValueError)):
+        NativeLayer.from_arrays(arrays, geometry, int8=False)
+
+
+def test_states_and_rotations_of_other_shapes_are_refused():
+    geometry = geometry_of("post-norm", 2, 8)
+    arrays = layers_of(np.random.default_rng(0), geometry, 8, 24)
+    layers = NativeLayers([NativeLayer.from_arrays(arrays, geometry, int8=False, fp32=True)])
+    packed = Packed.from_arrays([np.zeros(3, np.int64)])
+    hidden, rotations = np.zeros((3, 16), np.float32), np.zeros((3, 2, 4), np.float32)
+    assert layers(hidden, packed, None, (rotations, rotations)).shape == (3, 16)
+    for states in (hidden[:2], hidden[:, :15].copy(), hidden.astype(np.float64)):
+        with pytest.raises(AssertionError):
+            layers(states, packed)
+    for wrong in (rotations[:2], rotations[..., :3].copy(), rotations.astype(np.float64)):
+        with pytest.raises(AssertionError):
+            layers(hidden, packed, None, (rotations, wrong))
 
 
 @pytest.mark.parametrize("width", [1, 26, 36, 100, 312])
@@ -134,25 +239,12 @@ def test_embeddings_and_means_of_odd_widths_equal_float64(width, fp32, instructi
     unit = means / np.linalg.norm(means, axis=1, keepdims=True)
     for isa in instruction_sets:
         assert library.library().bertworks_choose(isa.encode()) == 0
-        embeddings = NativeEmbeddings(words, positions, types, (scale, shift, 1e-6), 0, fp32=fp32)
+        embeddings = NativeEmbeddings(
+            words, positions, types, (scale, shift), 0, epsilon=1e-6, fp32=fp32
+        )
         hidden = embeddings(packed)
         assert hidden is not None
         tolerance = 1e-6 if fp32 else 5e-3
         assert error(to_floats(hidden), exact) < tolerance, isa
         actual = mean_of_sequences(hidden, packed, unit_length=True)
         assert error(actual, unit) < tolerance, isa
-
-
-@pytest.mark.parametrize("size", [1, 7, 26, 36, 80])
-def test_attention_of_odd_heads_equals_float64(size, instruction_sets):
-    torch.manual_seed(size)
-    packed = Packed.from_arrays([np.zeros(length, np.int64) for length in (1, 9, 40)]).to("cpu")
-    query, key, value = torch.randn(3, 50, 3, size)
-    for isa in instruction_sets[1:]:  # PyTorch's kernels are taken instead of scalar ones
-        assert library.library().bertworks_choose(isa.encode()) == 0
-        assert attention_fp32.can_attend(query, key, value, packed, packed)
-        actual = attention_fp32.attention(query, key, value, packed, packed)
-        for start, end in zip([0, 1, 10], [1, 10, 50], strict=True):
-            q, k, v = (x[start:end].transpose(0, 1).double() for x in (query, key, value))
-            exact = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(0, 1)
-            assert error(actual[start:end].numpy(), exact.numpy()) < 1e-6, isa

@@ -21,7 +21,7 @@ pytestmark = [
 LAYERS = """
 import os, signal, sys, threading, time
 import numpy as np
-from bertworks.native.layer import MAPS, NORMS, NativeLayer, NativeLayers
+from bertworks.native.layer import MAPS, NORMS, LayerGeometry, NativeLayer, NativeLayers
 from bertworks.packed import Packed
 
 random = np.random.default_rng(0)
@@ -29,8 +29,8 @@ shapes = dict(zip(MAPS, [(192, 64), (64, 64), (96, 64), (64, 96)]))
 arrays = {f"{name}.weight": random.normal(size=shape).astype("f") / 8
           for name, shape in shapes.items()}
 arrays |= {f"{name}.weight": np.ones(64, "f") for name in NORMS}
-layer = NativeLayer.from_arrays(arrays, int8=False, epsilons=(1e-6, 1e-6), heads=2,
-                                activation="gelu", fp32=True)
+geometry = LayerGeometry(heads=2, key_heads=2, activation="gelu", epsilon=1e-6)
+layer = NativeLayer.from_arrays(arrays, geometry, int8=False, fp32=True)
 layers = NativeLayers([layer] * 3)
 packed = Packed.from_arrays([np.zeros(length, np.int64) for length in (30, 1, 33)])
 hidden = random.normal(size=(64, 64)).astype("f")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bertworks.inference.activations import activations
 from bertworks.inference.frozen_layers import FrozenLayer, has_packed_kernels
-from bertworks.inference.frozen_native import FrozenNativeLayer
+from bertworks.inference.frozen_native_layers import FrozenNativeLayer
 from bertworks.inference.frozen_network import frozen_form
 from bertworks.native import attention_fp32
 from bertworks.native.library import has_kernels

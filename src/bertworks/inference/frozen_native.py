@@ -1,10 +1,10 @@
-"""Layers of a frozen form in native code, if the network and the processor allow it."""
+"""The encoder of a frozen form in native code, if the network and the processor allow it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from itertools import chain
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from types import NoneType
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,68 +13,34 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..native.embeddings_and_pooling import NativeEmbeddings, mean_of_sequences
-from ..native.layer import MAPS, FixedCodes, NativeLayer, NativeLayers
-from ..native.library import has_kernels
-from ..nn.config import EncoderConfig
+from ..native.layer import NativeLayers
 from ..nn.embeddings import Embeddings
 from ..nn.encoder import Encoder, Pooler
-from ..nn.encoder_layers import AttentionScope, FeedForward, Layer, SelfAttention
 from ..nn.head_layouts import pooler_layout
-from ..nn.layers import ACTIVATIONS as ACTIVATION_OF
-from ..nn.layers import LayerNorm, Linear, OutputLinear
+from ..nn.layers import LayerNorm, Linear, OutputLinear, RMSNorm
 from ..nn.module_copies import copy_module
 from ..nn.pooling import pool
-from ..nn.score_bias import BucketBias, DistanceVectors, LinearBias, ScoreBias
+from ..nn.score_bias import BucketBias, LinearBias
 from ..nn.vector_modules import VectorModules
 from ..packed import Packed, Sequences
+from .frozen_native_layers import (
+    FrozenNativeLayer,
+    array_or_none,
+    is_plain_norm,
+    numbers_of,
+    rotations_of,
+    to_array,
+    to_tensor,
+)
 from .native_bias import distance_numbers
-from .native_encoder import NativeEncoder, NativeParts, unsupported_part
+from .native_encoder import (
+    NativeEncoder,
+    NativeParts,
+    layer_windows,
+)
 from .native_heads import POOLER, NativeTaskNetwork
 from .native_modules import NativeModules, unsupported_module
-
-
-class FrozenNativeLayer(Layer):
-    """A layer computed in one native call."""
-
-    weights: NativeLayer
-    native: NativeLayers
-
-    def forward(
-        self, hidden: Float[Tensor, "tokens hidden_size"], scope: AttentionScope
-    ) -> Float[Tensor, "tokens hidden_size"]:
-        assert isinstance(scope.packed, Packed)
-        return _to_tensor(self.native(_to_array(hidden), scope.packed, _numbers(scope.bias)))
-
-    @staticmethod
-    def from_layer(
-        layer: Layer, config: EncoderConfig, dtype: torch.dtype | None, int8: bool
-    ) -> FrozenNativeLayer:
-        """Return a layer with the parameters of `layer`, which native code computes.
-
-        Args:
-            dtype, int8: as for `native_layers`.
-        """
-        parts = _Parts.from_layer(layer)
-        assert parts is not None
-        first, second = parts.norms
-        codes = {name: _codes(linear) for name, linear in zip(MAPS, parts.maps, strict=True)}
-        weights = NativeLayer.from_arrays(
-            {name: _to_array(tensor) for name, tensor in layer.state_dict().items()},
-            int8=int8,
-            epsilons=(first.eps, second.eps),
-            heads=config.num_attention_heads,
-            activation=config.hidden_act,
-            codes={name: one for name, one in codes.items() if one is not None},
-            fp32=dtype is not torch.bfloat16,
-        )
-        return copy_module(
-            layer,
-            layer._modules,
-            FrozenNativeLayer,
-            training=False,
-            weights=weights,
-            native=NativeLayers([weights]),
-        )
+from .native_rotary import RotaryAngles
 
 
 class FrozenNativeEmbeddings(Embeddings):
@@ -87,7 +53,7 @@ class FrozenNativeEmbeddings(Embeddings):
         if isinstance(packed, Packed) and not any(self.hooks):
             hidden = self.native(packed)
             if hidden is not None:
-                return _to_tensor(hidden)
+                return to_tensor(hidden)
         return super().forward(packed)  # which raises an error for an id outside a table
 
     @staticmethod
@@ -101,30 +67,36 @@ class FrozenNativeEmbeddings(Embeddings):
         tables = (parts.word_embeddings, parts.position_embeddings, parts.token_type_embeddings)
         if (
             type(parts) is not Embeddings
-            or type(norm) is not LayerNorm
+            or type(norm) not in {LayerNorm, RMSNorm, NoneType}
             or parts.sinusoidal
             or parts.projection is not None
             or parts.task_type_embeddings is not None
             or not all(table is None or _is_plain(table) for table in tables)
         ):
             return parts
-        weights = [None if table is None else table.weight.detach() for table in tables]
-        norm_weights = (norm.weight.detach(), _bias(norm))
-        tensors = [one for one in (*weights, *norm_weights) if one is not None]
-        if not all(one.dtype is torch.float32 and one.is_contiguous() for one in tensors):
+        assert norm is None or isinstance(norm, LayerNorm | RMSNorm)
+        tensors = [
+            *(None if table is None else table.weight for table in tables),
+            *((None, None) if norm is None else (norm.weight, norm.bias)),
+        ]
+        if not all(
+            one is None or (one.dtype is torch.float32 and one.is_contiguous()) for one in tensors
+        ):
             return parts
-        words, positions, types = weights
+        words, positions, types, *norm_weights = map(array_or_none, tensors)
         assert words is not None
         return copy_module(
             parts,
             parts._modules,
             FrozenNativeEmbeddings,
             native=NativeEmbeddings(
-                _to_array(words),
-                None if positions is None else _to_array(positions),
-                None if types is None else _to_array(types),
-                (_to_array(norm_weights[0]), _to_array(norm_weights[1]), norm.eps),
+                words,
+                positions,
+                types,
+                (norm_weights[0], norm_weights[1]),
                 parts.position_offset,
+                epsilon=1.0 if norm is None else norm.eps or 0.0,
+                is_rms=isinstance(norm, RMSNorm),
                 fp32=fp32,
             ),
             hooks=[hooks for part in parts.children() for hooks in _hooks(part)],
@@ -136,14 +108,17 @@ class FrozenNativeEncoder(Encoder):
 
     native_layers: NativeLayers
     native_encoder: NativeEncoder | None  # with the embeddings, if nothing is computed by PyTorch
-    hooks: list[Mapping[int, Any]]  # of each layer; if there are any, layers are called singly
+    angles: RotaryAngles | None
+    # of what native code computes; if there are any, layers are called singly
+    hooks: list[Mapping[int, Any]]
 
     def forward(self, packed: Sequences) -> Float[Tensor, "tokens hidden_size"]:
         if not isinstance(packed, Packed) or any(self.hooks):
             return super().forward(packed)
         hidden = next(self.hidden_states(packed))
-        bias = self._make_score_bias(packed, hidden)
-        return _to_tensor(self.native_layers(_to_array(hidden), packed, _numbers(bias)))
+        bias = numbers_of(self._make_score_bias(packed, hidden))
+        rotations = rotations_of(self.angles, packed)
+        return to_tensor(self.native_layers(to_array(hidden), packed, bias, rotations))
 
     @property
     def native(self) -> NativeEncoder | None:
@@ -162,7 +137,7 @@ class FrozenNativeEncoder(Encoder):
             return self.native.means(packed, unit_length=unit_length)
         hidden = self(packed.to("cpu"))
         if hidden.dtype in (torch.bfloat16, torch.float32) and hidden.is_contiguous():
-            return mean_of_sequences(_to_array(hidden), packed, unit_length=unit_length)
+            return mean_of_sequences(to_array(hidden), packed, unit_length=unit_length)
         vectors = pool(hidden.float(), packed.to("cpu"), "mean")  # a hook has changed the states
         return (nn.functional.normalize(vectors, dim=-1) if unit_length else vectors).numpy()
 
@@ -183,20 +158,34 @@ class FrozenNativeEncoder(Encoder):
         """
         layers, embeddings = submodules["layers"], submodules["embeddings"]
         assert isinstance(layers, nn.ModuleList) and isinstance(embeddings, Embeddings)
-        weights = [layer.weights for layer in layers if isinstance(layer, FrozenNativeLayer)]
-        is_native = len(weights) == len(layers) and encoder.convolution is None
-        if type(encoder) is not Encoder or not weights or not is_native:
+        frozen_layers = [layer for layer in layers if isinstance(layer, FrozenNativeLayer)]
+        final_norm = encoder.final_norm
+        is_native = (
+            len(frozen_layers) == len(layers) > 0
+            and encoder.convolution is None
+            and (final_norm is None or is_plain_norm(final_norm, encoder.config))
+        )
+        if type(encoder) is not Encoder or not is_native:
             return None
         frozen_embeddings = FrozenNativeEmbeddings.from_embeddings(
             embeddings, fp32=dtype is not torch.bfloat16
         )
-        native_layers = NativeLayers([weights[group] for group in encoder.config.layer_groups])
+        native_layers = NativeLayers(
+            [frozen_layers[group].weights for group in encoder.config.layer_groups],
+            layer_windows(encoder.config),
+            None
+            if final_norm is None
+            else (to_array(final_norm.weight), array_or_none(final_norm.bias)),
+        )
+        angles = frozen_layers[0].angles
+        others = map(submodules.get, ("final_norm", "rotary"))
+        computed = [*layers, *(part for part in others if part is not None)]
         native = None
         if isinstance(frozen_embeddings, FrozenNativeEmbeddings) and _has_plain_bias(encoder):
             bias = encoder.score_bias
-            table = _to_array(bias.table.weight) if isinstance(bias, BucketBias) else None
+            table = to_array(bias.table.weight) if isinstance(bias, BucketBias) else None
             numbers = distance_numbers(encoder.config, table)
-            native = NativeEncoder(frozen_embeddings.native, native_layers, numbers)
+            native = NativeEncoder(frozen_embeddings.native, native_layers, numbers, angles)
         return copy_module(
             encoder,
             {**submodules, "embeddings": frozen_embeddings},
@@ -205,7 +194,8 @@ class FrozenNativeEncoder(Encoder):
             compute_dtype=dtype,
             native_layers=native_layers,
             native_encoder=native,
-            hooks=[hooks for layer in layers for hooks in _hooks(layer)],
+            angles=angles,
+            hooks=[hooks for part in computed for hooks in _hooks(part)],
         )
 
 
@@ -249,7 +239,7 @@ def _is_plain_part(module: nn.Module) -> bool:
 
 def _arrays(module: nn.Module, prefix: str = "") -> dict[str, NDArray[np.float32]]:
     tensors = module.state_dict().items()
-    return {prefix + name: _to_array(tensor.contiguous()) for name, tensor in tensors}
+    return {prefix + name: to_array(tensor.contiguous()) for name, tensor in tensors}
 
 
 def _has_plain_bias(encoder: Encoder) -> bool:
@@ -262,117 +252,9 @@ def _has_plain_bias(encoder: Encoder) -> bool:
     return bias is None or (type(bias) is LinearBias and not any(_hooks(bias)))
 
 
-def _numbers(
-    bias: ScoreBias | DistanceVectors | None,
-) -> Float[np.ndarray, "heads distances"] | None:
-    """The numbers that a bias adds to the scores."""
-    if bias is None:
-        return None
-    assert isinstance(bias, ScoreBias) and bias.has_numbers_only
-    return None if bias.numbers is None else _to_array(bias.numbers)
-
-
 def _hooks(module: nn.Module) -> tuple[Mapping[int, Any], Mapping[int, Any]]:
     return module._forward_hooks, module._forward_pre_hooks
 
 
 def _is_plain(table: nn.Module) -> bool:
     return type(table) is nn.Embedding and table.max_norm is None
-
-
-def native_layers(encoder: Encoder, dtype: torch.dtype | None, int8: bool) -> list[Layer]:
-    """The layers of an encoder that native code can compute.
-
-    Args:
-        dtype: the compute dtype of the encoder; None: the dtype of its weights.
-        int8: whether products are of 8-bit integers.
-    """
-    config, weight = encoder.config, next(encoder.parameters())
-    is_bfloat16 = dtype is torch.bfloat16
-    fits = (
-        (is_bfloat16 or (dtype is None and weight.dtype is torch.float32))
-        and weight.is_cpu
-        and has_kernels("int8" if int8 else "bf16" if is_bfloat16 else "fp32")
-        and unsupported_part(config) is None
-    )
-    layers: Iterable[nn.Module] = encoder.layers if fits else []
-    return [
-        layer
-        for layer in layers
-        if isinstance(layer, Layer)
-        and (parts := _Parts.from_layer(layer)) is not None
-        and parts.have_shapes_of(config)
-        and layer.feed_forward.activation is ACTIVATION_OF[config.hidden_act]
-    ]
-
-
-class _Parts(NamedTuple):
-    """The submodules of a layer, in the order of computation."""
-
-    maps: tuple[Linear, Linear, Linear, Linear]
-    norms: tuple[LayerNorm, LayerNorm]
-
-    @staticmethod
-    def from_layer(layer: Layer) -> _Parts | None:
-        """Return None if a part is not of the package's classes, such as an adapter.
-
-        Or if its weight or bias is not a parameter, but computed from others (`weight_norm`).
-        """
-        attention, feed_forward = layer.attention, layer.feed_forward
-        if (
-            type(layer) is not Layer
-            or type(attention) is not SelfAttention
-            or type(feed_forward) is not FeedForward
-        ):
-            return None
-        inputs, output = attention.query_key_value, attention.output
-        intermediate, last = feed_forward.intermediate, feed_forward.output
-        norms: tuple[nn.Module, nn.Module] = (layer.attention_norm, layer.feed_forward_norm)
-        first, second = norms
-        if not (type(inputs) is Linear and type(output) is Linear):
-            return None
-        if not (type(intermediate) is Linear and type(last) is Linear):
-            return None
-        if not (type(first) is LayerNorm and type(second) is LayerNorm):
-            return None
-        parts = _Parts((inputs, output, intermediate, last), (first, second))
-        tensors = chain.from_iterable((part.weight, part.bias) for part in chain(*parts))
-        has_parameters = all(one is None or isinstance(one, nn.Parameter) for one in tensors)
-        return parts if has_parameters else None
-
-    def have_shapes_of(self, config: EncoderConfig) -> bool:
-        """Whether the parts have the shapes of `config`."""
-        width, inner = config.hidden_size, config.intermediate_size
-        shapes = [(3 * width, width), (width, width), (inner, width), (width, inner)]
-        return [tuple(linear.weight.shape) for linear in self.maps] == shapes and all(
-            norm.normalized_shape == (width,) for norm in self.norms
-        )
-
-
-def _codes(linear: Linear) -> FixedCodes | None:
-    """The fixed codes of a map's inputs, if it is calibrated; `QuantizedLinear` has the same."""
-    inputs = linear.input_codes
-    if inputs is None:
-        return None
-    weight = linear.weight.detach().float()
-    inputs = inputs.to(weight.device)
-    if not inputs.match(weight):
-        return None
-    start, slope = (part.expand(linear.in_features) for part in inputs.start_and_slope)
-    return FixedCodes(*map(_to_array, (inputs.steps, start, slope, inputs.shift)))
-
-
-def _to_array(tensor: Tensor) -> NDArray[Any]:
-    """A tensor on the CPU as an array, without a copy; bfloat16 numbers as their bits."""
-    tensor = tensor.detach()
-    return (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
-
-
-def _to_tensor(array: NDArray[Any]) -> Tensor:
-    """The tensor of an array of float32, or of the bits of bfloat16 numbers."""
-    tensor = torch.from_numpy(array)
-    return tensor.view(torch.bfloat16) if tensor.dtype is torch.uint16 else tensor
-
-
-def _bias(part: Linear | LayerNorm) -> Tensor:
-    return part.weight.new_zeros(len(part.weight)) if part.bias is None else part.bias.detach()

@@ -49,7 +49,8 @@ from .frozen_layers import (
     identity,
     is_faster_separate,
 )
-from .frozen_native import FrozenNativeEncoder, FrozenNativeLayer, native_layers
+from .frozen_native import FrozenNativeEncoder
+from .frozen_native_layers import FrozenNativeLayer, native_layers
 from .settings import EngineSettings
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -234,10 +235,10 @@ class FrozenNetworkBuilder:
         self.fixed_rows = weight.is_cpu and fixed_rows
         self.packs = weight.is_cpu and has_packed_kernels(dtype or weight.dtype)
         self.native = {
-            layer: module.config
+            layer: terms
             for module in network.modules()
             if native and isinstance(module, Encoder)
-            for layer in native_layers(module, dtype, int8)
+            for layer, terms in native_layers(module, dtype, int8).items()
         }
         self.copies: dict[nn.Module, nn.Module] = {}
 

@@ -17,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..native.embeddings_and_pooling import NativeEmbeddings, mean_of_sequences
-from ..native.layer import ACTIVATIONS, NativeLayers
+from ..native.layer import ACTIVATIONS, LayerGeometry, NativeLayers, Rotations
 from ..native.quantization import to_floats
 from ..nn.config import EncoderConfig
 from ..packed import Packed
 from ..settings.pooling import modes_of
 from .native_bias import DistanceNumbers
+from .native_rotary import RotaryAngles
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
@@ -44,6 +45,7 @@ class NativeEncoder:
         embeddings: of the tokens.
         layers: from the lowest up.
         bias: what all layers add to the scores of attention; None: nothing.
+        angles: of rotary positions; None: positions are not rotary.
     """
 
     def __init__(
@@ -51,8 +53,9 @@ class NativeEncoder:
         embeddings: NativeEmbeddings,
         layers: NativeLayers,
         bias: DistanceNumbers | None = None,
+        angles: RotaryAngles | None = None,
     ) -> None:
-        self.embeddings, self.layers, self.bias = embeddings, layers, bias
+        self.embeddings, self.layers, self.bias, self.angles = embeddings, layers, bias, angles
 
     @property
     def num_bytes(self) -> int:
@@ -66,16 +69,23 @@ class NativeEncoder:
             IndexError: a token, position or type is not in its table.
             MemoryError: there is no memory for intermediate results.
         """
-        return self.layers(self._embed(packed), packed, self._numbers(packed))
+        return self.layers(
+            self._embed(packed), packed, self._numbers(packed), self._rotations(packed)
+        )
 
     def states(self, packed: Packed) -> Iterator[Shaped[np.ndarray, "tokens hidden_size"]]:
         """Yield the embeddings, then each layer's output; see `__call__`."""
         hidden = self._embed(packed)
         yield hidden
-        yield from self.layers.states(hidden, packed, self._numbers(packed))
+        yield from self.layers.states(
+            hidden, packed, self._numbers(packed), self._rotations(packed)
+        )
 
     def _numbers(self, packed: Packed) -> Float[np.ndarray, "heads distances"] | None:
         return None if self.bias is None else self.bias(packed.max_seqlen)
+
+    def _rotations(self, packed: Packed) -> Rotations | None:
+        return None if self.angles is None else self.angles(np.asarray(packed.position_ids))
 
     def _embed(self, packed: Packed) -> Shaped[np.ndarray, "tokens hidden_size"]:
         hidden = self.embeddings(packed)
@@ -161,18 +171,40 @@ def unsupported_part(config: EncoderConfig) -> str | None:
     checks = {
         f"attention={config.attention}": config.attention == "bidirectional",
         f"mixer={config.mixer}": config.mixer == "attention",
-        f"positions={config.positions}": config.positions != "rotary",
         "a score bias": bias is None or bias.has_numbers_only,
-        "an order of queries, keys and values": config.query_key_value_order == "part",
         "num_hidden_layers=0": config.num_hidden_layers > 0,
-        "norm_first": not config.norm_first,
-        "gated": not config.gated,
         f"hidden_act={config.hidden_act}": config.hidden_act in ACTIVATIONS,
-        "local_attention": all(
-            config.window(number) is None for number in range(config.num_hidden_layers)
-        ),
+        f"norm={config.norm}": config.norm != "none",
+        "global_tokens": config.global_tokens is None,
     }
     return next((part for part, is_supported in checks.items() if not is_supported), None)
+
+
+def layer_geometry(config: EncoderConfig) -> LayerGeometry:
+    """The geometry of an encoder's layers, for native code."""
+    return LayerGeometry(
+        heads=config.num_attention_heads,
+        key_heads=config.num_key_heads,
+        activation=config.hidden_act,
+        epsilon=config.layer_norm_eps,
+        norm_first=config.norm_first,
+        has_rms_norms=config.norm == "rms",
+        is_gated=config.gated,
+        is_by_head=config.query_key_value_order == "head",
+        rotates_neighbours=config.positions == "rotary" and config.rotary.rotates_neighbours,
+    )
+
+
+def map_shapes(config: EncoderConfig) -> list[tuple[int, int]]:
+    """The shapes of a layer's maps, in the order of `native.layer.MAPS`."""
+    width, inner = config.hidden_size, config.intermediate_size
+    rows = (config.num_attention_heads + 2 * config.num_key_heads) * config.head_size
+    return [(rows, width), (width, width), (inner * (1 + config.gated), width), (width, inner)]
+
+
+def layer_windows(config: EncoderConfig) -> list[int | None]:
+    """The window of each layer's attention; see `EncoderGeometry.window`."""
+    return [config.window(number) for number in range(config.num_hidden_layers)]
 
 
 def unsupported_pooling(pooling: str) -> str | None:

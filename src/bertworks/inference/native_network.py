@@ -22,8 +22,15 @@ from ..nn.config import EncoderConfig
 from ..nn.head_layouts import HeadLayout
 from ..settings.literals import InferencePrecision
 from .native_bias import TABLE, distance_numbers
-from .native_encoder import NativeEncoder, unsupported_part
+from .native_encoder import (
+    NativeEncoder,
+    layer_geometry,
+    layer_windows,
+    map_shapes,
+    unsupported_part,
+)
 from .native_heads import POOLER, NativeTaskNetwork, head_tensors, unsupported_head
+from .native_rotary import rotary_angles, rotary_tensor
 from .native_weights import DECODER, WORDS, NativeWeights
 
 _EMBEDDINGS = "encoder.embeddings"
@@ -157,22 +164,29 @@ class NativeNetwork:
             tables = [self._table(f"{_EMBEDDINGS}.{kind}_embeddings.weight") for kind in kinds]
             words, positions, types = tables
             assert words is not None
-            norm = [self._vector(f"{_EMBEDDINGS}.norm.{part}") for part in ("weight", "bias")]
             embeddings = NativeEmbeddings(
                 words,
                 positions,
                 types,
-                (norm[0], norm[1], config.layer_norm_eps),
+                self._norm(f"{_EMBEDDINGS}.norm"),
                 config.position_offset,
+                epsilon=config.layer_norm_eps,
+                is_rms=config.norm == "rms",
                 fp32=fp32,
             )
             layers = [
                 self._make_layer(number, int8=int8, fp32=fp32)
                 for number in range(config.num_weighted_layers)
             ]
-            table = self._table(TABLE)
-        stack = NativeLayers([layers[group] for group in config.layer_groups])
-        return NativeEncoder(embeddings, stack, distance_numbers(config, table))
+            table, rotary = self._table(TABLE), rotary_tensor(config)
+            angles = rotary_angles(config, None if rotary is None else self._table(rotary[0]))
+            weight, shift = self._norm("encoder.final_norm")
+        stack = NativeLayers(
+            [layers[group] for group in config.layer_groups],
+            layer_windows(config),
+            None if weight is None else (weight, shift),
+        )
+        return NativeEncoder(embeddings, stack, distance_numbers(config, table), angles)
 
     def _make_layer(self, number: int, *, int8: bool, fp32: bool) -> NativeLayer:
         config, prefix = self.config, f"encoder.layers.{number}"
@@ -185,10 +199,8 @@ class NativeNetwork:
                 for name in names
                 if weights.has(f"{prefix}.{name}")
             },
+            layer_geometry(config),
             int8=int8,
-            epsilons=(config.layer_norm_eps, config.layer_norm_eps),
-            heads=config.num_attention_heads,
-            activation=config.hidden_act,
             codes={name: one for name, one in codes.items() if one is not None},
             fp32=fp32,
         )
@@ -198,10 +210,8 @@ class NativeNetwork:
             return None
         return np.ascontiguousarray(to_floats(self._weights.read(name)))
 
-    def _vector(self, name: str) -> NDArray[np.float32]:
-        if not self._weights.has(name):
-            return np.zeros(self.config.hidden_size, np.float32)
-        return np.ascontiguousarray(to_floats(self._weights.read(name)))
+    def _norm(self, name: str) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
+        return self._table(f"{name}.weight"), self._table(f"{name}.bias")
 
     def _check_names(self) -> None:
         """Check the shapes of the encoder's tensors, and that no other is unknown."""
@@ -265,15 +275,13 @@ def _unsupported_weights(config: EncoderConfig) -> str | None:
     """A part that the native form of a network has, but this reader of weights does not."""
     for name in (
         *("embedding_size", "word_map", "linear_groups", "convolution", "bottleneck"),
-        *("zeroed_token_id", "intermediate_bias", "num_key_value_heads"),
+        "zeroed_token_id",
     ):
         if getattr(config, name) is not None:
             return name
-    if config.positions not in ("learned", "none"):
+    if config.positions == "sinusoidal":
         return f"positions={config.positions}"
-    if config.task_type_vocab_size or config.norm != "layer" or not config.embedding_norm:
-        return "such embeddings or norms"
-    return None
+    return "task_type_vocab_size" if config.task_type_vocab_size else None
 
 
 def _is_of_layers(name: str) -> bool:
@@ -282,7 +290,7 @@ def _is_of_layers(name: str) -> bool:
 
 def _shapes(config: EncoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Yield the names and shapes of the tensors of embeddings and layers."""
-    width, inner = config.hidden_size, config.intermediate_size
+    width = config.hidden_size
     tables: Mapping[str, int] = {
         "word": config.vocab_size,
         "position": config.max_position_embeddings if config.positions == "learned" else 0,
@@ -295,14 +303,18 @@ def _shapes(config: EncoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     if bias is not None and bias.kind == "buckets":
         assert bias.num_buckets is not None
         yield TABLE, (bias.num_buckets, config.num_attention_heads)
-    shapes = ((3 * width, width), (width, width), (inner, width), (width, inner))
-    norms = [f"{_EMBEDDINGS}.norm"]
+    if (rotary := rotary_tensor(config)) is not None:
+        yield rotary
+    biases = (config.use_bias, config.use_bias, config.has_intermediate_bias, config.use_bias)
+    norms = [f"{_EMBEDDINGS}.norm"] if config.embedding_norm else []
+    norms += ["encoder.final_norm"] if config.norm_first else []
     for number in range(config.num_weighted_layers):
         prefix = f"encoder.layers.{number}"
-        norms += [f"{prefix}.{name}" for name in NORMS]
-        for name, shape in zip(MAPS, shapes, strict=True):
+        first = 0 if config.has_attention_norm(number) else 1
+        norms += [f"{prefix}.{name}" for name in NORMS[first:]]
+        for name, shape, has_bias in zip(MAPS, map_shapes(config), biases, strict=True):
             yield f"{prefix}.{name}.weight", shape
-            if config.use_bias:
+            if has_bias:
                 yield f"{prefix}.{name}.bias", shape[:1]
     for name in norms:
         yield f"{name}.weight", (width,)

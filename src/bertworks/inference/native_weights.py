@@ -29,7 +29,7 @@ from ..checkpoints.weight_files import (
 )
 from ..checkpoints.wrappers import remove_wrapper_names
 from ..errors import CheckpointError, needs_pytorch_error
-from ..native.layer import FixedCodes
+from ..native.maps import FixedCodes
 from ..native.quantization import to_floats
 from ..nn.config import EncoderConfig
 

@@ -146,6 +146,8 @@ int bertworks_attention(const attention *of, const int32_t *edges, int64_t seque
                         const bf16 *gradient, bf16 *result, int64_t threads, parallel_fn parallel) {
     int64_t longest = longest_of(edges, sequences);
     job all = {.of = *of, .edges = edges, .sequences = sequences};
+    all.of.key_heads = of->heads;
+    all.of.window = -1;
     all.gradient = gradient;
     all.result = result;
     int64_t bytes = gradient ? backward_bytes(longest, of->size) : attention_bytes(longest, of->size);

@@ -6,7 +6,7 @@
 #include "amx.h"
 
 typedef struct {
-    const bf16 *qkv; /* [tokens, 3, heads, size]: queries, keys and values */
+    const bf16 *qkv; /* [tokens, heads + 2 key heads, size]: queries, keys and values */
     bf16 *context;   /* [tokens, heads, size] */
     int64_t heads, size;
     /* for training, otherwise null or zero: */
@@ -16,6 +16,8 @@ typedef struct {
     float kept;          /* 1 / (1 - dropout) */
     uint64_t seed;       /* of dropout */
     int64_t padding;     /* how many of a head's numbers are zeros at its end */
+    int64_t key_heads;
+    int64_t window; /* of a layer */
 } attention;
 
 /* The seed of a head of the sequence that begins at `start`. Source: Steele et al. (2014). */
@@ -65,14 +67,31 @@ INLINE void add_bias(float *scores, int64_t length, vfloat scale, const float *b
     }
 }
 
+/* The keys that a query attends to: from `first` on, before `end`. */
+typedef struct {
+    int64_t first, end;
+} span;
+
+INLINE span span_of(int64_t query, int64_t keys, int64_t window) {
+    if (window < 0) return (span){0, keys};
+    int64_t first = query - window, end = query + window + 1;
+    return (span){first > 0 ? first : 0, end < keys ? end : keys};
+}
+
+/* Exclude the scores before those of a query's keys. */
+INLINE void exclude_before(float *scores, int64_t start, span keys) {
+    for (int64_t at = start; at < keys.first; at++) scores[at] = -__builtin_inff();
+}
+
 /* `bias` is `bias_of` the head, or null. */
 INLINE void attend(const attention *all, int64_t start, int64_t length, int64_t head, int trains,
                    const float *bias, char *scratch) {
-    int64_t size = all->size, width = all->heads * size, stride = 3 * width;
+    int64_t size = all->size, width = all->heads * size, key_width = all->key_heads * size;
+    int64_t stride = width + 2 * key_width, key_head = head * all->key_heads / all->heads;
     int64_t padded = whole_panels(length), most_rows = tile_rows(BF16, size / 2);
     int64_t pairs = has_amx(BF16, padded / 2) ? padded / 2 : (length + 1) / 2;
     const bf16 *query = all->qkv + start * stride + head * size;
-    const bf16 *key = query + width, *value = key + width;
+    const bf16 *key = all->qkv + start * stride + width + key_head * size, *value = key + key_width;
     bf16 *keys = (bf16 *)scratch, *values = keys + padded * size, *weights = values + padded * size;
     float *scores = (float *)(weights + most_rows * padded);
     vfloat scale = f_set(LOG2E / __builtin_sqrtf((float)(size - all->padding)));
@@ -86,17 +105,21 @@ INLINE void attend(const attention *all, int64_t start, int64_t length, int64_t 
     _Alignas(LINE) float sums[AMX_ROWS][PANEL];
     for (int64_t tile = 0; tile < tiles; tile++) {
         int64_t end = length * (tile + 1) / tiles, rows = end - row;
+        int64_t first = span_of(row, length, all->window).first / PANEL * PANEL;
+        int64_t last = whole_panels(span_of(end - 1, length, all->window).end);
         vfloat inverse[AMX_ROWS];
-        for (int64_t at = 0; at < padded; at += PANEL)
+        for (int64_t at = first; at < last; at += PANEL)
             multiply_tile(BF16, (int)rows, query + row * stride, stride * 2, keys + at * size,
                           size / 2, scores + at, padded);
         for (int64_t r = 0; r < rows; r++) {
             float *line = scores + r * padded;
-            if (bias) add_bias(line, length, scale, bias - (row + r));
-            vfloat most = largest(line, length, factor), total = f_zero();
-            for (int64_t at = 0; at < padded; at += LANES) {
+            span own = span_of(row + r, length, all->window);
+            if (bias) add_bias(line + first, own.end - first, scale, bias - (row + r) + first);
+            exclude_before(line, first, own);
+            vfloat most = largest(line + first, own.end - first, factor), total = f_zero();
+            for (int64_t at = first; at < last; at += LANES) {
                 vfloat x = f_fms(f_load(line + at), factor, most);
-                vfloat p = f_keep(before(at, length), power_of_two(x));
+                vfloat p = f_keep(before(at, own.end), power_of_two(x));
                 total = f_add(total, p);
 #ifdef BERTWORKS_TRAINING
                 if (trains && all->below) {
@@ -107,14 +130,17 @@ INLINE void attend(const attention *all, int64_t start, int64_t length, int64_t 
 #endif
                 store_bf16(weights + r * padded + at, p);
             }
+            memset(weights + r * padded + first, 0, (own.first - first) * sizeof(bf16));
             float sum = f_sum(total);
             inverse[r] = f_set((trains ? all->kept : 1) / sum);
             if (trains)
                 all->logs[head * all->tokens + start + row + r] =
                     f_largest(most) + __builtin_log2f(sum);
         }
+        int64_t end_of_pairs = last / 2 < pairs ? last / 2 : pairs;
         for (int64_t column = 0; column < size; column += PANEL) {
-            multiply_tile(BF16, (int)rows, weights, padded * 2, values + column * 2 * pairs, pairs,
+            multiply_tile(BF16, (int)rows, weights + first, padded * 2,
+                          values + column * 2 * pairs + first * PANEL, end_of_pairs - first / 2,
                           sums[0], PANEL);
             for (int64_t r = 0; r < rows; r++)
                 for (int half = 0; half < PANEL; half += LANES)
@@ -135,16 +161,17 @@ static inline int64_t attention_fp32_bytes(int64_t longest, int64_t size) {
 
 SHARED void attend_fp32(const attention_fp32 *of, int64_t sequence, int64_t head, char *scratch) {
     int64_t size = of->size, start = of->edges[sequence], queries = of->edges[sequence + 1] - start;
-    int64_t first = of->key_edges[sequence], length = of->key_edges[sequence + 1] - first;
-    int64_t padded = whole_panels(length), width = of->heads * size;
+    int64_t from = of->key_edges[sequence], length = of->key_edges[sequence + 1] - from;
+    int64_t padded = whole_panels(length), width = of->heads * size, earlier = length - queries;
+    int64_t key_head = head * of->key_heads / of->heads;
     const float *query = of->query + start * of->strides[0] + head * size;
-    const float *key = of->key + first * of->strides[1] + head * size;
-    const float *value = of->value + first * of->strides[2] + head * size;
+    const float *key = of->key + from * of->strides[1] + key_head * size;
+    const float *value = of->value + from * of->strides[2] + key_head * size;
     float *context = of->context + start * width + head * size;
     float *keys = (float *)scratch, *values = keys + padded * size;
     float *scores = values + length * whole_panels(size);
     vfloat scale = f_set(LOG2E / __builtin_sqrtf((float)(size - of->padding)));
-    const float *bias = bias_of(of->bias, of->bias_length, head, length - queries);
+    const float *bias = bias_of(of->bias, of->bias_length, head, earlier);
     vfloat factor = bias ? f_set(1) : scale; /* of scores that have no scale yet */
     pack(key, length, size, of->strides[1] * 4, keys);
     for (int64_t column = 0; column < size; column += PANEL)
@@ -158,24 +185,30 @@ SHARED void attend_fp32(const attention_fp32 *of, int64_t sequence, int64_t head
     _Alignas(LINE) float sums[MOST_ROWS][PANEL];
     for (int64_t tile = 0; tile < tiles; tile++) {
         int64_t end = queries * (tile + 1) / tiles, rows = end - row;
+        int64_t first = span_of(earlier + row, length, of->window).first / PANEL * PANEL;
+        int64_t last = span_of(earlier + end - 1, length, of->window).end;
         vfloat inverse[MOST_ROWS];
-        for (int64_t at = 0; at < padded; at += PANEL)
+        for (int64_t at = first; at < last; at += PANEL)
             tiles_fp32(rows, query + row * of->strides[0], of->strides[0] * 4, keys + at * size,
                        size, scores + at, padded);
         for (int64_t r = 0; r < rows; r++) {
             float *line = scores + r * padded;
-            if (bias) add_bias(line, length, scale, bias - (row + r));
-            vfloat most = largest(line, length, factor), total = f_zero();
-            for (int64_t at = 0; at < length; at += LANES) {
+            span own = span_of(earlier + row + r, length, of->window);
+            if (bias) add_bias(line + first, own.end - first, scale, bias - (row + r) + first);
+            exclude_before(line, first, own);
+            vfloat most = largest(line + first, own.end - first, factor), total = f_zero();
+            for (int64_t at = first; at < last; at += LANES) {
                 vfloat x = f_fms(f_load(line + at), factor, most);
-                vfloat p = f_keep(before(at, length), power_of_two(x));
+                vfloat p = f_keep(before(at, own.end), power_of_two(x));
                 total = f_add(total, p);
                 f_store(line + at, p);
             }
+            memset(line + first, 0, (own.first - first) * sizeof(float));
             inverse[r] = f_set(1 / f_sum(total));
         }
         for (int64_t column = 0; column < size; column += PANEL) {
-            tiles_fp32(rows, scores, padded * 4, values + column * length, length, sums[0], PANEL);
+            tiles_fp32(rows, scores + first, padded * 4, values + column * length + first * PANEL,
+                       last - first, sums[0], PANEL);
             for (int64_t r = 0; r < rows; r++)
                 for (int half = 0; half < PANEL; half += LANES)
                     store_some(context, (row + r) * width + column + half, size - column - half, 1,

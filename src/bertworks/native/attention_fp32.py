@@ -84,6 +84,7 @@ def attention(
         *(tensor.data_ptr() for tensor in (result, layout.cu_seqlens, key_layout.cu_seqlens)),
         *(layout.num_sequences, heads, size),
         *native_bias.arguments,
+        *(0, heads, -1),  # no number is padding; as many key heads; no window
     )
     error_code = library().bertworks_attention_fp32(byref(arguments), torch.get_num_threads())
     if error_code:

@@ -159,9 +159,8 @@ int bertworks_kernels(void) {
 }
 
 int bertworks_layers(const layer *nets, int64_t layers, const void *hidden, void *result,
-                     const int32_t *edges, int64_t sequences, const float *bias,
-                     int64_t bias_length, int64_t threads) {
-    return isa()->layers(nets, layers, hidden, result, edges, sequences, bias, bias_length, threads);
+                     const sequences *of, int64_t threads) {
+    return isa()->layers(nets, layers, hidden, result, of, threads);
 }
 
 int bertworks_embeddings(const embeddings *of, const int64_t *ids, const int64_t *positions,

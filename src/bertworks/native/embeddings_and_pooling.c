@@ -34,7 +34,11 @@ static void embed_tokens(const void *given, int64_t item, char *scratch) {
                 x = f_add(x, load_some(rows[which], at, width - at, 1));
             f_store(sum + at, x);
         }
-        norm(sum, width, of->norm, of->epsilon, all->result, token * width, of->is_fp32);
+        if (of->norm[0])
+            norm(sum, 0, 1, width, of->norm, of->epsilon, of->has_rms_norm, all->result,
+                 token * width, of->is_fp32);
+        for (int64_t at = 0; !of->norm[0] && at < width; at += LANES)
+            store_some(all->result, token * width + at, width - at, of->is_fp32, f_load(sum + at));
     }
 }
 

@@ -18,12 +18,14 @@ _INDEX_ERROR = 2  # what native code returns if an index is not in its table
 
 
 class NativeEmbeddings:
-    """The normalised sum of token, position and segment embeddings.
+    """The sum of token, position and segment embeddings, normalised if there is a norm.
 
     Args:
         words, positions, types: float32 `[entries, width]`, contiguous; None: there is no such
             table. With one type, the tokens' types are ignored.
-        norm: weight, bias and epsilon.
+        norm: weight and bias; None: there is no norm, or it has no bias.
+        epsilon: of the norm.
+        is_rms: whether it divides by the root mean square, and subtracts no mean.
         offset: of position 0 in its table.
         fp32: whether the result is float32; otherwise it is rounded to bfloat16.
     """
@@ -33,23 +35,29 @@ class NativeEmbeddings:
         words: NDArray[np.float32],
         positions: NDArray[np.float32] | None,
         types: NDArray[np.float32] | None,
-        norm: tuple[NDArray[np.float32], NDArray[np.float32], float],
+        norm: tuple[NDArray[np.float32] | None, NDArray[np.float32] | None],
         offset: int,
         *,
+        epsilon: float,
+        is_rms: bool = False,
         fp32: bool = False,
     ) -> None:
-        *weights, epsilon = norm
         tables = (words, positions, types)
-        self._arrays = (*tables, *weights)
+        self._arrays = (*tables, *norm)
+        for array in self._arrays:
+            if array is not None:
+                assert array.dtype == np.float32 and array.flags.c_contiguous
+                assert array.shape[-1] == words.shape[1]
         self._width = words.shape[1]
         self._struct = EmbeddingTables(
             (c_void_p * 3)(*(None if table is None else table.ctypes.data for table in tables)),
-            (c_void_p * 2)(*(part.ctypes.data for part in weights)),
+            (c_void_p * 2)(*(None if part is None else part.ctypes.data for part in norm)),
             (c_int64 * 3)(*(0 if table is None else len(table) for table in tables)),
             self._width,
             offset,
             c_float(epsilon),
             fp32,
+            is_rms,
         )
         self._dtype = np.float32 if fp32 else np.uint16
         self._run = library().bertworks_embeddings

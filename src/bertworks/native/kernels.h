@@ -12,6 +12,8 @@
 #include "threads.h"
 #include "vectors.h"
 
+#include "activations.h"
+
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -20,7 +22,6 @@
 #define LINE 64      /* bytes of a cache line */
 #define COLUMNS (REGISTERS * LANES) /* outputs of a tile */
 #define AHEAD 2048   /* how many bytes ahead a panel is prefetched */
-#define LOG2E 1.44269504f
 #define PAUSES 2000  /* of a waiting thread, before it yields its processor */
 
 /* ------------------------------------------------------------------------------- one product */
@@ -155,72 +156,6 @@ static inline void pack_values(const bf16 *from, int64_t keys, int64_t size, int
         }
 }
 
-/* -------------------------------------------------------------------------------- functions */
-
-/* 2 to the power of x, for x up to 0, by a polynomial fitted to 1e-7; NaN stays NaN. */
-INLINE vfloat power_of_two(vfloat x) {
-    x = f_max(f_set(-126), x); /* if one is NaN: the second operand */
-    vfloat whole = f_round(x);
-    vfloat part = f_sub(x, whole);
-    vfloat y = f_set(1.326472718e-3f);
-    y = f_fma(y, part, f_set(9.67151265e-3f));
-    y = f_fma(y, part, f_set(5.550733743e-2f));
-    y = f_fma(y, part, f_set(2.402224209e-1f));
-    y = f_fma(y, part, f_set(6.931469776e-1f));
-    y = f_fma(y, part, f_set(1.0f));
-    return f_scale(y, whole);
-}
-
-/* exp(-z² / 2). */
-INLINE vfloat bell(vfloat z) { return power_of_two(f_mul(f_mul(z, z), f_set(-0.5f * LOG2E))); }
-
-/* Φ(-|x|) to 2e-7, and its factor exp(-x² / 2), for results in bfloat16.
-   Source: Abramowitz and Stegun (1964), 7.1.26. */
-INLINE vfloat tail_of(vfloat x, vfloat *density) {
-    vfloat z = f_abs(x);
-    vfloat t = f_rough_inverse(f_fma(z, f_set(0.2316418882f), f_set(1)));
-    vfloat y = f_set(0.5f * 1.061405429f);
-    y = f_fma(y, t, f_set(0.5f * -1.453152027f));
-    y = f_fma(y, t, f_set(0.5f * 1.421413741f));
-    y = f_fma(y, t, f_set(0.5f * -0.284496736f));
-    y = f_fma(y, t, f_set(0.5f * 0.254829592f));
-    y = f_mul(y, t);
-    *density = power_of_two(f_mul(f_mul(z, z), f_set(-0.5f * LOG2E)));
-    return f_mul(y, *density);
-}
-
-/* Φ(-|x|) by a formula of the same form, with a polynomial fitted to a relative error of 3e-8. */
-INLINE vfloat exact_tail_of(vfloat x) {
-    vfloat z = f_abs(x), t = f_inverse(f_fma(z, f_set(0.35f), f_set(1)));
-    vfloat y = f_set(-2.914708281e-2f);
-    y = f_fma(y, t, f_set(1.439771323e-1f));
-    y = f_fma(y, t, f_set(-2.557250624e-1f));
-    y = f_fma(y, t, f_set(1.591859460e-1f));
-    y = f_fma(y, t, f_set(-2.311750012e-2f));
-    y = f_fma(y, t, f_set(1.055110296e-1f));
-    y = f_fma(y, t, f_set(1.198321647e-1f));
-    y = f_fma(y, t, f_set(1.398619569e-1f));
-    y = f_fma(y, t, f_set(1.396213999e-1f));
-    return f_mul(f_mul(y, t), bell(z));
-}
-
-/* x Φ(x). */
-INLINE vfloat gelu(vfloat x, int is_exact) {
-    vfloat density, tail = is_exact ? exact_tail_of(x) : tail_of(x, &density);
-    return f_fnma(tail, f_abs(x), f_max(x, f_zero()));
-}
-
-/* x σ(2u) with u = √(2/π) (x + 0.044715 x³), which is x (1 + tanh u) / 2. */
-INLINE vfloat gelu_tanh(vfloat x, int is_exact) {
-    vfloat cube = f_mul(f_mul(x, x), x);
-    vfloat u = f_fma(cube, f_set(0.044715f), x);
-    vfloat z = f_mul(f_abs(u), f_set(-2 * 0.7978845608f * LOG2E));
-    vfloat e = power_of_two(z); /* exp(-2|u|) */
-    vfloat sum = f_add(e, f_set(1));
-    vfloat y = f_mul(f_mul(f_abs(x), e), is_exact ? f_inverse(sum) : f_rough_inverse(sum));
-    return f_sub(f_max(x, f_zero()), y);
-}
-
 /* -------------------------------------------------------------- numbers of float32 or bfloat16 */
 
 INLINE vfloat load_number(const void *from, int64_t at, int is_float) {
@@ -254,25 +189,29 @@ INLINE void store_some(void *to, int64_t at, int64_t count, int is_float, vfloat
     }
 }
 
-/* The norm of a row, with its scale and shift, as numbers from `place` on. */
-INLINE void norm(const float *x, int64_t width, const float *const weights[2], float epsilon,
-                 void *to, int64_t place, int is_float) {
-    vfloat total = f_zero(), squares = f_zero();
-    for (int64_t at = 0; at < width; at += LANES)
-        total = f_add(total, load_some(x, at, width - at, 1));
-    vfloat mean = f_set(f_sum(total) / width);
+/* The norm of numbers from `start` on, as numbers from `place` on: less their mean unless `is_rms`,
+   divided by the root of their mean square, times a scale, plus a shift, which may be null. */
+INLINE void norm(const void *x, int64_t start, int from_float, int64_t width,
+                 const float *const weights[2], float epsilon, int is_rms, void *to, int64_t place,
+                 int is_float) {
+    vfloat mean = f_zero(), squares = f_zero();
+    if (!is_rms) {
+        for (int64_t at = 0; at < width; at += LANES)
+            mean = f_add(mean, load_some(x, start + at, width - at, from_float));
+        mean = f_set(f_sum(mean) / width);
+    }
     for (int64_t at = 0; at < width; at += LANES) {
-        vfloat d = f_sub(load_some(x, at, width - at, 1), mean);
+        vfloat d = f_sub(load_some(x, start + at, width - at, from_float), mean);
         if (width - at < LANES) d = f_keep(before(at, width), d);
         squares = f_fma(d, d, squares);
     }
     float variance = f_sum(squares) / width + epsilon;
     vfloat inverse = f_set(1 / __builtin_sqrtf(variance));
     for (int64_t at = 0; at < width; at += LANES) {
-        vfloat d = f_mul(f_sub(load_some(x, at, width - at, 1), mean), inverse);
+        vfloat d = f_sub(load_some(x, start + at, width - at, from_float), mean);
         vfloat scale = load_some(weights[0], at, width - at, 1);
-        vfloat shift = load_some(weights[1], at, width - at, 1);
-        store_some(to, place + at, width - at, is_float, f_fma(d, scale, shift));
+        vfloat shift = weights[1] ? load_some(weights[1], at, width - at, 1) : f_zero();
+        store_some(to, place + at, width - at, is_float, f_fma(f_mul(d, inverse), scale, shift));
     }
 }
 
@@ -283,7 +222,7 @@ typedef struct {
     _Alignas(LINE) atomic_long done;
 } phase;
 
-enum { PHASES = 11 };
+enum { PHASES = 13 };
 
 /* Threads that work on phases together. `scratch` has `scratch_bytes` for each thread. */
 typedef struct {

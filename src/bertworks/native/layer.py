@@ -3,141 +3,93 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from ctypes import c_float, c_void_p
+from ctypes import byref, c_void_p
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..packed import Layout
-from .library import PANEL, Layer, Map, empty, library, num_threads
-from .quantization import quantize_rows, to_floats
+from .library import NORMS_OF_LAYER, Layer, Map, Sequences, empty, library, num_threads
+from .maps import FixedCodes, NativeMap, Parts
+from .quantization import to_floats
 from .score_bias import NativeBias, can_add
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int8, Shaped
+    from jaxtyping import Float, Shaped
 
-ACTIVATIONS = {"gelu": 0, "gelu_new": 1, "relu": 2}
-"""The supported activations, and their numbers in layer.c."""
+ACTIVATIONS = {"gelu": 0, "gelu_new": 1, "relu": 2, "silu": 3}
+"""The supported activations, and their numbers in activations.h."""
 
 MAPS = (
     *("attention.query_key_value", "attention.output"),
     *("feed_forward.intermediate", "feed_forward.output"),
 )
 NORMS = ("attention_norm", "feed_forward_norm")
-"""The names of a layer's maps and norms, in the order of layer.c."""
+"""The names of a layer's maps and norms, in the order of native.h."""
 
 Arrays = Mapping[str, NDArray[Any]]
-Parts: TypeAlias = tuple[int, int]
-"""Of how many equal parts the outputs and the inputs of a map are, such as those of heads."""
+Norm: TypeAlias = tuple[NDArray[Any], NDArray[Any] | None]
+"""The weight and the bias of a norm, if it has one."""
+Rotations: TypeAlias = Sequence[NDArray[np.float32]]
+"""Each token's cosines, then its sines, `[tokens, 2, head_size / 2]`: the angles by which queries
+and keys are rotated in layers without a window; and in those with one."""
 
 
-class FixedCodes(NamedTuple):
-    """Fixed codes of a map's inputs: see `nn.quantization.InputCodes`."""
+@dataclass(frozen=True)
+class LayerGeometry:
+    """What distinguishes the layers of encoders.
 
-    steps: Float[np.ndarray, " inputs"]
-    start: Float[np.ndarray, " inputs"]  # the code of an input `x` is `start + slope · x`
-    slope: Float[np.ndarray, " inputs"]
-    shift: Float[np.ndarray, " outputs"]
-
-
-@dataclass(frozen=True, eq=False)
-class NativeMap:
-    """The weights of a linear map, packed for the kernels.
-
-    Inputs and outputs are filled with zeros to whole panels: all together, or each of the equal
-    parts that `Parts` counts, which then begins with a panel.
+    Attributes:
+        heads: the number of attention heads.
+        key_heads: of keys and values, each of which as many heads share.
+        activation: a key of `ACTIVATIONS`.
+        epsilon: of the norms.
+        norm_first: whether the inputs of attention and the feed-forward layer are normalised, and
+            not the sums with their outputs.
+        has_rms_norms: whether norms divide by the root mean square, and subtract no mean.
+        is_gated: whether the activation is multiplied by the second half of the first
+            feed-forward map.
+        is_by_head: whether the rows of the first map are each head's query, key and value, and not
+            all queries first.
+        rotates_neighbours: whether pairs of numbers that are rotated are neighbours, and not of the
+            two halves of a head.
     """
 
-    packed: NDArray[Any]
-    bias: Float[np.ndarray, " outputs"]
-    inputs: int
-    scales: Float[np.ndarray, " outputs"] | None = None
-    offsets: NDArray[np.int32] | None = None
-    start: Float[np.ndarray, " inputs"] | None = None
-    slope: Float[np.ndarray, " inputs"] | None = None
-
-    @staticmethod
-    def from_weight(
-        weight: NDArray[Any], bias: NDArray[Any], parts: Parts = (1, 1), *, fp32: bool = False
-    ) -> NativeMap:
-        """A map with products of bfloat16 or float32 numbers.
-
-        Args:
-            weight: `[outputs, inputs]`; numbers, or the bits of bfloat16 numbers (uint16).
-            bias: `[outputs]`.
-            fp32: whether products are of float32 numbers.
-        """
-        rows = weight if weight.dtype == np.uint16 and not fp32 else to_floats(weight)
-        rows = _pad_matrix(rows, parts)
-        packed = _pack(rows, group=1 if fp32 else 2)
-        return NativeMap(packed, _pad(to_floats(bias), parts[0]), rows.shape[1])
-
-    @staticmethod
-    def from_eight_bits(
-        weight: NDArray[Any],
-        bias: NDArray[Any],
-        codes: FixedCodes | None = None,
-        parts: Parts = (1, 1),
-    ) -> NativeMap:
-        """A map with 8-bit products.
-
-        Args:
-            weight, bias: as for `from_weight`.
-            codes: of the inputs; if omitted, the scale of each row of inputs is computed when
-                needed.
-        """
-        weight = to_floats(weight)
-        if codes is None:
-            return NativeMap.from_codes(*quantize_rows(weight), bias, parts=parts)
-        rows, scales = quantize_rows(weight * codes.steps)
-        shift = to_floats(bias) + codes.shift
-        return NativeMap.from_codes(rows, scales, shift, (codes.start, codes.slope), parts)
-
-    @staticmethod
-    def from_codes(
-        codes: Int8[np.ndarray, "outputs inputs"],
-        scales: Float[np.ndarray, " outputs"],
-        bias: NDArray[Any],
-        line: tuple[Float[np.ndarray, " inputs"], Float[np.ndarray, " inputs"]] | None = None,
-        parts: Parts = (1, 1),
-    ) -> NativeMap:
-        """A map with 8-bit products.
-
-        Args:
-            codes, scales: the matrix is `codes · scales`, row by row.
-            line: start and slope: the code of an input `x` is `start + slope · x`; if omitted, the
-                scale of each row of inputs is computed when needed.
-        """
-        codes = _pad_matrix(codes, parts)
-        start, slope = (None, None) if line is None else (_pad(one, parts[1]) for one in line)
-        return NativeMap(
-            _pack(codes, group=4),
-            _pad(to_floats(bias), parts[0]),
-            codes.shape[1],
-            _pad(scales, parts[0]),
-            (128 * codes.sum(1, dtype=np.int64)).astype(np.int32),
-            start,
-            slope,
-        )
+    heads: int
+    key_heads: int
+    activation: str
+    epsilon: float
+    norm_first: bool = False
+    has_rms_norms: bool = False
+    is_gated: bool = False
+    is_by_head: bool = False
+    rotates_neighbours: bool = False
 
     @property
-    def num_bytes(self) -> int:
-        """The bytes of its arrays."""
-        values = (self.packed, self.bias, self.scales, self.offsets, self.start, self.slope)
-        return sum(value.nbytes for value in values if value is not None)
+    def parts(self) -> tuple[Parts, Parts, Parts, Parts]:
+        """The parts of the outputs and inputs of each map; each begins with a panel."""
+        all_heads = self.heads + 2 * self.key_heads
+        return (all_heads, 1), (1, self.heads), (1 + self.is_gated, 1), (1, 1)
 
-    def to_struct(self) -> Map:
-        """Return the struct for native code; this object owns its memory and must outlive it."""
-        values = (self.scales, self.offsets, self.start, self.slope)
-        return Map(
-            self.packed.ctypes.data,
-            self.bias.ctypes.data,
-            self.inputs,
-            len(self.bias),
-            *(None if value is None else value.ctypes.data for value in values),
-        )
+    def row_order(self, rows: int) -> NDArray[np.int64] | None:
+        """The rows of the first map in native code's order; None: they are in it.
+
+        Which pairs of a head's numbers are rotated is a matter of their order, which changes no
+        product of a query and a key.
+        """
+        if not self.is_by_head and not self.rotates_neighbours:
+            return None
+        by_head = np.arange(rows).reshape(self.heads + 2 * self.key_heads, -1)
+        if self.is_by_head:
+            by_head = by_head.reshape(self.heads, 3, -1).swapaxes(0, 1).reshape(3 * self.heads, -1)
+        if self.rotates_neighbours:
+            queries_and_keys = by_head[: self.heads + self.key_heads]
+            queries_and_keys[:] = np.concatenate(
+                (queries_and_keys[:, ::2], queries_and_keys[:, 1::2]), axis=1
+            )
+        return by_head.ravel()
 
 
 class NativeLayer:
@@ -145,49 +97,52 @@ class NativeLayer:
 
     Args:
         maps: four: query, key and value; attention's output; the two feed-forward maps.
-        norms: weight and bias of two norms: attention's, and the feed-forward layer's.
-        epsilons: of the norms.
-        heads: the number of attention heads.
-        activation: a key of `ACTIVATIONS`.
+        norms: attention's, and the feed-forward layer's; None: there is none (the first, with
+            norms first).
+        width: of hidden states.
+        geometry: of the layer.
         fp32: whether the numbers between products are float32, and bfloat16 otherwise.
     """
 
     def __init__(
         self,
         maps: Sequence[NativeMap],
-        norms: Sequence[tuple[NDArray[Any], NDArray[Any]]],
-        epsilons: tuple[float, float],
-        heads: int,
-        activation: str,
+        norms: Sequence[Norm | None],
+        width: int,
+        geometry: LayerGeometry,
         *,
         fp32: bool = False,
     ) -> None:
-        self._norms = [_copy(part) for norm in norms for part in norm]
-        self._maps = maps
+        self._norms = [norm and _copy_norm(norm) for norm in norms]
+        self._maps, self.geometry, self.width = maps, geometry, width
+        int8 = maps[0].scales is not None
         self.struct = Layer(
             (Map * 4)(*(native_map.to_struct() for native_map in maps)),
-            (c_void_p * 4)(*(part.ctypes.data for part in self._norms)),
-            (c_float * 2)(*epsilons),
-            heads,
-            ACTIVATIONS[activation],
-            (maps[0].scales is not None) + 2 * fp32,  # a `precision` of native.h
-            len(self._norms[0]),
+            (c_void_p * NORMS_OF_LAYER)(*map(_address, _parts_of(self._norms))),
+            geometry.heads,
+            geometry.key_heads,
+            ACTIVATIONS[geometry.activation],
+            int8 + 2 * fp32,  # a `precision` of native.h
+            width,
+            -1,
+            geometry.epsilon,
+            geometry.norm_first,
+            geometry.has_rms_norms,
+            geometry.is_gated,
         )
         self.dtype = np.dtype(np.float32 if fp32 else np.uint16)
 
     @property
     def num_bytes(self) -> int:
         """The bytes of its weights."""
-        return sum(one.num_bytes for one in self._maps) + sum(one.nbytes for one in self._norms)
+        return sum(one.num_bytes for one in self._maps) + _num_bytes(self._norms)
 
     @staticmethod
     def from_arrays(
         arrays: Arrays,
+        geometry: LayerGeometry,
         *,
         int8: bool,
-        epsilons: tuple[float, float],
-        heads: int,
-        activation: str,
         codes: Mapping[str, FixedCodes] | None = None,
         fp32: bool = False,
     ) -> NativeLayer:
@@ -196,45 +151,78 @@ class NativeLayer:
         Args:
             arrays: by the names of `MAPS` and `NORMS` with `.weight` and `.bias`; a bias that is
                 missing is zero.
+            geometry: of the layer.
             int8: whether products are of 8-bit integers.
             codes: fixed codes of the inputs of maps, by their names.
             fp32: whether all other numbers are float32.
         """
-
-        def bias_of(name: str) -> NDArray[Any]:
-            width = len(arrays[f"{name}.weight"])
-            return arrays.get(f"{name}.bias", np.zeros(width, np.float32))
+        _check_shapes(arrays, geometry)
+        order = geometry.row_order(len(arrays[f"{MAPS[0]}.weight"]))
 
         def make_map(name: str, parts: Parts) -> NativeMap:
-            weight, bias = arrays[f"{name}.weight"], bias_of(name)
+            weight = arrays[f"{name}.weight"]
+            bias = arrays.get(f"{name}.bias", np.zeros(len(weight), np.float32))
+            fixed = (codes or {}).get(name)
+            if name == MAPS[0] and order is not None:
+                weight, bias = weight[order], bias[order]
+                fixed = fixed and fixed._replace(shift=fixed.shift[order])
             if int8:
-                return NativeMap.from_eight_bits(weight, bias, (codes or {}).get(name), parts)
+                return NativeMap.from_eight_bits(weight, bias, fixed, parts)
             return NativeMap.from_weight(weight, bias, parts, fp32=fp32)
 
-        norms = [(arrays[f"{name}.weight"], bias_of(name)) for name in NORMS]
-        parts_of_maps = ((3 * heads, 1), (1, heads), (1, 1), (1, 1))
-        maps = [*map(make_map, MAPS, parts_of_maps)]
-        return NativeLayer(maps, norms, epsilons, heads, activation, fp32=fp32)
+        norms = [
+            (arrays[f"{name}.weight"], arrays.get(f"{name}.bias"))
+            if f"{name}.weight" in arrays
+            else None
+            for name in NORMS
+        ]
+        maps = [*map(make_map, MAPS, geometry.parts)]
+        width = arrays[f"{MAPS[0]}.weight"].shape[1]
+        return NativeLayer(maps, norms, width, geometry, fp32=fp32)
 
 
 class NativeLayers:
-    """A stack of layers with the same geometry: `self(hidden, layout, bias)`."""
+    """A stack of layers with the same geometry: `self(hidden, layout, bias, rotations)`.
 
-    def __init__(self, layers: Sequence[NativeLayer]) -> None:
+    Args:
+        layers: from the lowest up.
+        windows: of each layer: the largest distance at which tokens attend to each other; None:
+            any. If omitted, no layer has one.
+        final_norm: after the last layer, if norms are first.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[NativeLayer],
+        windows: Sequence[int | None] | None = None,
+        final_norm: Norm | None = None,
+    ) -> None:
         self._run = library().bertworks_layers
-        self.layers = layers
+        self.layers, self._windows = layers, windows or [None] * len(layers)
+        self._final_norm = final_norm and _copy_norm(final_norm)
+        first = layers[0]
+        for layer in layers:  # what native code reads of the first alone
+            assert layer.width == first.width and layer.dtype == first.dtype
+            assert layer.geometry == first.geometry
         self._structs = (Layer * len(layers))(*(layer.struct for layer in layers))
+        for struct, window in zip(self._structs, self._windows, strict=True):
+            struct.window = -1 if window is None else window
+        if self._final_norm is not None:
+            assert first.geometry.norm_first and len(self._final_norm[0]) == first.width
+            self._structs[-1].norms[4:] = [*map(_address, _parts_of([self._final_norm]))]
 
     @property
     def num_bytes(self) -> int:
         """The bytes of the weights; layers that share theirs are one object."""
-        return sum(layer.num_bytes for layer in set(self.layers))
+        layers = sum(layer.num_bytes for layer in set(self.layers))
+        return layers + _num_bytes([self._final_norm])
 
     def __call__(
         self,
         hidden: Shaped[np.ndarray, "tokens hidden_size"],
         layout: Layout,
         bias: Float[np.ndarray, "heads distances"] | None = None,
+        rotations: Rotations | None = None,
     ) -> Shaped[np.ndarray, "tokens hidden_size"]:
         """The last layer's output; rows after the last sequence are zeros.
 
@@ -243,15 +231,18 @@ class NativeLayers:
                 as in the result.
             layout: the positions of the sequences: an array, or a tensor on the CPU.
             bias: numbers that all layers add to the scores of attention, as for `NativeBias`.
+            rotations: of queries and keys; None: positions are not rotary.
 
         Raises:
             MemoryError: there is no memory for intermediate results.
         """
-        assert hidden.flags.c_contiguous and hidden.dtype == self.layers[0].dtype
-        assert can_add(bias, layout, self._structs[0].heads)
-        native_bias = NativeBias(bias)
+        first, last = self.layers[0], layout.groups[-1].tokens.stop
         edges = np.asarray(layout.cu_seqlens)
-        last = layout.groups[-1].tokens.stop
+        assert hidden.flags.c_contiguous and hidden.dtype == first.dtype
+        assert last <= len(hidden) and hidden.shape[1] == first.width
+        assert edges.dtype == np.int32 and edges.flags.c_contiguous
+        assert can_add(bias, layout, first.geometry.heads)
+        native_bias = NativeBias(bias)
         result = empty(hidden.shape, hidden.dtype)
         result[last:] = 0
         error_code = self._run(
@@ -259,65 +250,78 @@ class NativeLayers:
             len(self.layers),
             hidden.ctypes.data,
             result.ctypes.data,
-            edges.ctypes.data,
-            len(edges) - 1,
-            *native_bias.arguments,
+            byref(
+                Sequences(
+                    edges.ctypes.data,
+                    len(edges) - 1,
+                    *native_bias.arguments,
+                    (c_void_p * 2)(*self._rotation_addresses(rotations, last)),
+                )
+            ),
             num_threads(),
         )
         if error_code:
             raise MemoryError("no memory for a layer of the encoder")
         return result
 
+    def _rotation_addresses(self, rotations: Rotations | None, tokens: int) -> list[int | None]:
+        if rotations is None:
+            return [None, None]
+        first = self.layers[0]
+        shape = 2, first.width // first.geometry.heads // 2
+        for one in rotations:
+            assert one.dtype == np.float32 and one.flags.c_contiguous
+            assert one.shape[1:] == shape and tokens <= len(one)
+        return [one.ctypes.data for one in rotations]
+
     def states(
         self,
         hidden: Shaped[np.ndarray, "tokens hidden_size"],
         layout: Layout,
         bias: Float[np.ndarray, "heads distances"] | None = None,
+        rotations: Rotations | None = None,
     ) -> Iterator[Shaped[np.ndarray, "tokens hidden_size"]]:
-        """Yield the output of each layer, computed singly."""
-        for layer in self.layers:
-            hidden = NativeLayers([layer])(hidden, layout, bias)
+        """Yield the output of each layer, computed singly; the final norm is part of the last."""
+        for number, layer in enumerate(self.layers, 1):
+            norm = self._final_norm if number == len(self.layers) else None
+            one = NativeLayers([layer], self._windows[number - 1 : number], norm)
+            hidden = one(hidden, layout, bias, rotations)
             yield hidden
 
 
-def _pack(rows: NDArray[Any], group: int) -> NDArray[Any]:
-    """Pack rows of numbers into panels; see kernels.h.
-
-    Args:
-        rows: int8, the bits of bfloat16 (uint16), or float32, which is rounded to bfloat16 if the
-            group is of two.
-        group: how many numbers of a row make one operand of 32 bits.
-    """
-    outputs, inputs = rows.shape
-    rows = np.ascontiguousarray(rows)
-    rounds = rows.dtype == np.float32 and group == 2
-    packed_type = np.dtype(np.uint16) if rounds else rows.dtype
-    packed = empty((-(-outputs // PANEL) * PANEL * inputs,), packed_type)
-    library().bertworks_pack(
-        *(rows.ctypes.data, outputs, inputs // group, rows.strides[0], rounds),
-        packed.ctypes.data,
-        num_threads(),
-    )
-    return packed
+def _check_shapes(arrays: Arrays, geometry: LayerGeometry) -> None:
+    """Check what native code assumes of the arrays, whose sizes it cannot see."""
+    shapes = [arrays[f"{name}.weight"].shape for name in MAPS]
+    (rows, width), _, _, (_, inner) = shapes
+    heads, key_heads = geometry.heads, geometry.key_heads
+    assert width % heads == 0 and heads % key_heads == 0
+    assert rows == (heads + 2 * key_heads) * (width // heads)
+    assert shapes[1:] == [(width, width), (inner * (1 + geometry.is_gated), width), (width, inner)]
+    assert f"{NORMS[1]}.weight" in arrays
+    assert f"{NORMS[0]}.weight" in arrays or geometry.norm_first
+    for name in (*MAPS, *NORMS):
+        for part in (f"{name}.weight", f"{name}.bias"):
+            size = len(arrays[f"{name}.weight"]) if name in MAPS else width
+            assert part not in arrays or len(arrays[part]) == size
 
 
-def _pad(values: NDArray[Any], parts: int, axis: int = 0) -> NDArray[Any]:
-    """A copy with zeros after each of several equal parts, so that these are whole panels."""
-    size = values.shape[axis] // parts
-    shape = (*values.shape[:axis], parts, size, *values.shape[axis + 1 :])
-    zeros = [(0, 0)] * len(shape)
-    zeros[axis + 1] = (0, -size % PANEL)
-    padded = np.pad(values.reshape(shape), zeros)
-    return padded.reshape(*values.shape[:axis], -1, *values.shape[axis + 1 :])
-
-
-def _pad_matrix(rows: NDArray[Any], parts: Parts) -> NDArray[Any]:
-    for axis, count in enumerate(parts):
-        if rows.shape[axis] // count % PANEL:  # otherwise it is large, and not copied
-            rows = _pad(rows, count, axis)
-    return rows
+def _copy_norm(norm: Norm) -> Norm:
+    """A copy of the arrays, whose addresses stay valid if a parameter's memory changes."""
+    weight, bias = norm
+    return _copy(weight), None if bias is None else _copy(bias)
 
 
 def _copy(values: NDArray[Any]) -> NDArray[np.float32]:
-    # A copy, whose address stays valid if the parameter's memory changes.
     return np.array(to_floats(values), np.float32, order="C")
+
+
+def _parts_of(norms: Sequence[Norm | None]) -> list[NDArray[Any] | None]:
+    return [part for norm in norms for part in norm or (None, None)]
+
+
+def _num_bytes(norms: Sequence[Norm | None]) -> int:
+    return sum(part.nbytes for part in _parts_of(norms) if part is not None)
+
+
+def _address(values: NDArray[Any] | None) -> int | None:
+    return None if values is None else values.ctypes.data

@@ -38,6 +38,7 @@ from ..errors import SettingsError
 SOURCES = sorted(Path(__file__).parent.glob("*.[ch]"))
 LIBRARY = Path(__file__).with_name("native.so")
 PANEL = 32  # outputs computed together
+NORMS_OF_LAYER = 6  # weights and biases of three norms
 
 _LINE = 64  # bytes of a cache line
 _BITS = {"bf16": 1, "int8": 2, "fp32": 4, "training": 8}  # of `bertworks_kernels`
@@ -109,12 +110,23 @@ class Layer(Structure):
 
     _fields_ = (
         ("maps", Map * 4),
-        ("norms", c_void_p * 4),
-        ("epsilon", c_float * 2),
-        ("heads", c_int64),
-        ("activation", c_int64),
-        ("precision", c_int64),
-        ("width", c_int64),
+        ("norms", c_void_p * NORMS_OF_LAYER),
+        *((name, c_int64) for name in ("heads", "key_heads", "activation", "precision")),
+        *((name, c_int64) for name in ("width", "window")),
+        ("epsilon", c_float),
+        *((name, c_int32) for name in ("has_norms_first", "has_rms_norms", "is_gated")),
+    )
+
+
+class Sequences(Structure):
+    """The struct `sequences` of native.h."""
+
+    _fields_ = (
+        ("edges", c_void_p),
+        ("sequences", c_int64),
+        ("bias", c_void_p),
+        ("bias_length", c_int64),
+        ("rotations", c_void_p * 2),
     )
 
 
@@ -129,6 +141,7 @@ class EmbeddingTables(Structure):
         ("offset", c_int64),
         ("epsilon", c_float),
         ("is_fp32", c_int32),
+        ("has_rms_norm", c_int32),
     )
 
 
@@ -146,6 +159,8 @@ class Attention(Structure):
         ("kept", c_float),
         ("seed", c_uint64),
         ("padding", c_int64),
+        ("key_heads", c_int64),
+        ("window", c_int64),
     )
 
 
@@ -159,7 +174,7 @@ class AttentionFp32(Structure):
         *((name, c_int64) for name in ("sequences", "heads", "size")),
         ("bias", c_void_p),
         ("bias_length", c_int64),
-        ("padding", c_int64),
+        *((name, c_int64) for name in ("padding", "key_heads", "window")),
     )
 
 
@@ -233,8 +248,7 @@ def library() -> Any:
     )
     code.bertworks_pack.restype = None
     code.bertworks_layers.argtypes = (
-        *(POINTER(Layer), c_int64, c_void_p, c_void_p, c_void_p, c_int64),
-        *(c_void_p, c_int64, c_int64),
+        *(POINTER(Layer), c_int64, c_void_p, c_void_p, POINTER(Sequences), c_int64),
     )
     code.bertworks_layers.restype = c_int
     code.bertworks_embeddings.argtypes = (

@@ -54,14 +54,8 @@ def _native(number: int) -> Callable[[Vectors], Vectors]:
     return apply
 
 
-def _silu(x: Vectors) -> Vectors:
-    result: Vectors = x / (1 + np.exp(-x))
-    return result
-
-
 ACTIVATIONS: Mapping[str, Callable[[Vectors], Vectors]] = {
     **{name: _native(number) for name, number in NATIVE_ACTIVATIONS.items()},
-    "silu": _silu,
     "tanh": np.tanh,
 }
 """Activations of float32 numbers, each of which does not depend on the others."""

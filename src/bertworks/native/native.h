@@ -21,32 +21,52 @@ typedef struct {
     const float *start, *slope; /* code of an input x: start + slope · x; null: by row's range */
 } matrix;
 
+/* The norms of a layer. With norms first, those of attention's and the feed-forward layer's inputs,
+   and one after the last layer of a stack; else those of the two sums. */
+enum { ATTENTION, FEED_FORWARD, FINAL, NORMS };
+
 /* The inputs and outputs of maps are whole panels: hidden states, each head, and the inner states of
    the feed-forward layer are filled with zeros. So all numbers that follow from them are zeros, and
-   only norms and the scale of scores need the width without them. */
+   only norms, rotations and the scale of scores need the width without them. */
 typedef struct {
-    matrix query_key_value, output, inner, outer;
-    const float *norms[2][2]; /* scale and shift of each norm */
-    float epsilon[2];
-    int64_t heads, activation;
-    int64_t precision;
-    int64_t width; /* of hidden states; a head's size is a part of it */
+    matrix query_key_value, output;
+    matrix inner, outer;         /* a gated layer's inner map has twice the outputs: gates follow */
+    const float *norms[NORMS][2]; /* scale and shift; null: there is no such norm, or no shift */
+    int64_t heads, key_heads;    /* of queries; of keys and of values */
+    int64_t activation, precision;
+    int64_t width;  /* of hidden states; a head's size is a part of it */
+    int64_t window; /* the largest distance at which tokens attend to each other; negative: any */
+    float epsilon;
+    int32_t has_norms_first, has_rms_norms, is_gated;
 } layer;
+
+/* The sequences of tokens, and what attention needs to know of their positions. */
+typedef struct {
+    const int32_t *edges; /* the beginning of each sequence, and the end of the last */
+    int64_t sequences;
+    const float *bias; /* null, or the score bias of all layers: the numbers of `bias_of` */
+    int64_t bias_length; /* the longest sequence for which there are numbers */
+    /* null, or of layers without and with a window: each token's cosines, then its sines, of the
+       angles by which pairs of queries' and keys' numbers are rotated: those of a head's halves */
+    const float *rotations[2];
+} sequences;
 
 enum { WORD, POSITION, TYPE, TABLES };
 
 typedef struct {
     const float *tables[TABLES]; /* [entries, width]; null: the network has no such table */
-    const float *norm[2];        /* scale and shift */
+    const float *norm[2];        /* scale and shift; null: there is no norm, or no shift */
     int64_t entries[TABLES];
     int64_t width;
     int64_t offset; /* of positions */
     float epsilon;
     int32_t is_fp32; /* the result's numbers, which else are bfloat16 */
+    int32_t has_rms_norm;
 } embeddings;
 
 typedef struct {
-    const float *query, *key, *value; /* [tokens, heads, size]; queries may be of other tokens */
+    const float *query;       /* [queries, heads, size] */
+    const float *key, *value; /* [tokens, key heads, size] */
     int64_t strides[3];               /* numbers from one token to the next, of each of them */
     float *context;                   /* [queries, heads, size] */
     const int32_t *edges, *key_edges; /* of sequences in the queries, and in the keys */
@@ -54,17 +74,15 @@ typedef struct {
     const float *bias; /* null, or the numbers of `bias_of` */
     int64_t bias_length;
     int64_t padding; /* how many of a head's numbers are zeros at its end */
+    int64_t key_heads;
+    int64_t window; /* of a layer */
 } attention_fp32;
 
 /* Run a stack of layers with the same geometry and precision on `hidden`; `result` is the output of
    the last. Both are [tokens, width], of packed sequences, float32 or bfloat16 as the precision says.
-
-   `edges` has the beginning of each sequence, and the end of the last. `bias` is null or the score
-   bias of all layers: the numbers of `bias_of`, for sequences of up to `bias_length` tokens.
    At most `threads` threads work, including the caller. Returns 0, or 1 if there is no memory. */
 typedef int layers_fn(const layer *nets, int64_t layers, const void *hidden, void *result,
-                      const int32_t *edges, int64_t sequences, const float *bias,
-                      int64_t bias_length, int64_t threads);
+                      const sequences *of, int64_t threads);
 
 /* The normalised sums of tokens' embeddings, [tokens, width]. Returns 0; 1 if there is no memory; 2
    if a token, position or type is not in its table. */
@@ -94,8 +112,8 @@ typedef int mean_of_rows_fn(const float *table, int64_t rows, int64_t width, con
                             const int64_t *starts, int64_t texts, int64_t unit, float *means,
                             int64_t threads);
 
-/* `function` of a layer's activation or the like, number by number, for tests: 0 and on, the
-   activations; 3, 2 to the power of x. */
+/* A function, number by number, for heads and tests: 0 and on, the activations; -1, 2 to the power
+   of x. */
 typedef void function_fn(const float *x, int64_t count, int64_t function, int64_t is_exact,
                          float *result);
 

@@ -112,6 +112,16 @@ class EncoderGeometry(EncoderSettings):
         return self.attention_width // self.num_attention_heads
 
     @property
+    def has_intermediate_bias(self) -> bool:
+        """Whether the first feed-forward map of a layer has a bias."""
+        return self.use_bias if self.intermediate_bias is None else self.intermediate_bias
+
+    def has_attention_norm(self, layer: int) -> bool:
+        """Whether a layer has the first of its norms: its input may be normalised already."""
+        is_normalized = self.norm_first and self.embedding_norm and not self.first_layer_norm
+        return layer > 0 or not is_normalized
+
+    @property
     def has_key_bias(self) -> bool:
         """Whether the layers' maps to keys have biases, if those to queries have."""
         return self.score_bias is None or self.score_bias.key_bias

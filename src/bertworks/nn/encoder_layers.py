@@ -254,8 +254,7 @@ class FeedForward(nn.Module):
         super().__init__()
         size, inner, bias = config.hidden_size, config.intermediate_size, config.use_bias
         groups = config.groups
-        self.gated = config.gated
-        has_bias = bias if config.intermediate_bias is None else config.intermediate_bias
+        self.gated, has_bias = config.gated, config.has_intermediate_bias
         self.intermediate = make_linear(
             size, inner * (1 + config.gated), groups=groups.intermediate, bias=has_bias
         )
@@ -289,13 +288,12 @@ class Layer(nn.Module):
     def __init__(self, config: EncoderConfig, number: int) -> None:
         super().__init__()
         self.norm_first = config.norm_first
-        is_normed = config.norm_first and config.embedding_norm and not config.first_layer_norm
         kind = SelfAttention if config.global_tokens is None else GlobalTokenAttention
         self.attention = kind(config) if config.mixer == "attention" else None
         self.recurrence = Recurrence(config) if config.mixer == "lstm" else None
         size = config.hidden_size
-        is_first = is_normed and number == 0
-        self.attention_norm = nn.Identity() if is_first else make_norm(config, size)
+        has_norm = config.has_attention_norm(number)
+        self.attention_norm = make_norm(config, size) if has_norm else nn.Identity()
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = make_norm(config, size)
         self.dropout = Dropout(config.hidden_dropout_prob)
