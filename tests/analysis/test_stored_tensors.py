@@ -42,7 +42,9 @@ def test_inspection_of_files_equals_that_of_a_network(
 def test_inspection_names_the_engine() -> None:
     assert bw.inspect("mini").engine == f"native code for {instruction_sets()[-1]}, in fp32"
     engine = bw.inspect(SAVED_MODELS / "modernbert-classification").engine
-    assert engine == "PyTorch: a model with positions=rotary needs PyTorch"
+    assert engine == f"native code for {instruction_sets()[-1]}, in fp32"
+    engine = bw.inspect(SAVED_MODELS / "electra").engine
+    assert engine == "PyTorch: a model with embedding_size needs PyTorch"
 
 
 @pytest.mark.usefixtures("inspect_files")

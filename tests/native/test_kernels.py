@@ -16,7 +16,7 @@ from bertworks.native import library
 from bertworks.utils.environment import VARIABLES
 
 PROGRAM = Path(__file__).with_name("compare_kernels.c")
-SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g"]
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1"]
 needs_library = pytest.mark.skipif(not library.is_enabled(), reason="no native code")
 
 
