@@ -250,13 +250,13 @@ def test_states_of_all_layers_end_at_the_last_state(precision, values):
 @needs_kernels
 def test_positions_of_rotations_are_those_of_the_pack():
     packed = pack(9, 40)
-    shifted = replace(packed, position_ids=packed.position_ids + 1000)
+    later_pack = replace(packed, position_ids=packed.position_ids + 1000)
     for kind in ("halves", "table"):
         encoder = encoder_of(positions="rotary", rotary={"kind": kind}, local_attention=9)
         form = frozen_form(encoder, "fp32")
         with torch.no_grad():
-            exact = encoder.double()(shifted)
-            assert error(form(shifted), exact) < 2e-5
+            exact = encoder.double()(later_pack)
+            assert error(form(later_pack), exact) < 2e-5
         for position in (-1, 1200 if kind == "table" else -5):
             wrong = replace(packed, position_ids=packed.position_ids.clone().fill_(position))
             with pytest.raises(IndexError):
