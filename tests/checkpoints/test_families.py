@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -217,6 +218,25 @@ def test_round_trip_of_names_keeps_every_bit():
         theirs = family.keys.export(own)
         for tensor, kept in own.items():
             assert torch.equal(family.keys.fetch(tensor, theirs), kept), (name, tensor)
+
+
+_OF_ROBERTA = {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+DEFAULTS_OF_FILES: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "data2vec-text"), _OF_ROBERTA),
+    "roberta-prelayernorm": _OF_ROBERTA,
+    "esm": {"vocab_size": 33, "pad_token_id": 1},
+    "deberta": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
+}
+"""What all published files of a family say, where the defaults of its class are others."""
+
+
+@pytest.mark.parametrize("family", CONFIG_CLASSES)
+def test_defaults_of_a_family_are_those_of_its_class(family):
+    """What a `config.json` leaves out, and what a fresh model of the family has."""
+    theirs = getattr(transformers, CONFIG_CLASSES[family])().to_dict()
+    theirs |= DEFAULTS_OF_FILES.get(family, {})
+    defaults = {name: one for name, one in FAMILIES[family].defaults.items() if name in theirs}
+    assert defaults == {name: theirs[name] for name in defaults}
 
 
 def test_published_sizes_are_counted():
