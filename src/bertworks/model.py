@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from .checkpoints.model_card import ModelCard
 from .checkpoints.network_weights import LoadReport
 from .checkpoints.saving import SavedModel, SavedTask, save_model
 from .checkpoints.sentence_settings import SentenceSettings
@@ -38,6 +39,7 @@ from .settings.keywords import (
     GenerateKeywords,
 )
 from .settings.literals import SavedPrecision
+from .tasks import is_user_task
 from .tasks.network import Network
 from .tasks.pretraining.network import PretrainingNetwork
 from .tasks.task import Task
@@ -62,6 +64,9 @@ class Model(TaskModel):
         source: the directory or name it was loaded from.
         learning_rate: the rate that suits fine-tuning it, which `finetune` uses by default; None:
             the usual one. It is saved with the model.
+
+    Attributes:
+        card: its model card, which `save` writes as `README.md`; None if it has none yet.
     """
 
     network: Network | BareEncoder
@@ -83,6 +88,7 @@ class Model(TaskModel):
         self.tokenizer, self.task, self.network, self.report = tokenizer, task, network, report
         self.sentence = sentence or (None if task is None else task.sentence)
         self.source, self.learning_rate, self.modules = source, learning_rate, modules
+        self.card: ModelCard | None = None
 
     def __getattr__(self, name: str) -> Any:
         hint = suggest_method(name)
@@ -254,6 +260,7 @@ class Model(TaskModel):
                 task.model_class,
                 task.config_entries(),
                 task.head_dropout,
+                is_user_task(task),
             )
         return SavedModel(
             self.network,
@@ -262,6 +269,7 @@ class Model(TaskModel):
             self.sentence,
             self.modules,
             self.learning_rate,
+            None if self.card is None else self.card.derive(is_same_model=True),
         )
 
     def calibrate(

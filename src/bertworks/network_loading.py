@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .checkpoints.card_usage import load_card
 from .checkpoints.families import family_of
 from .checkpoints.family import Family
 from .checkpoints.heads import PublishedCheckpoint, is_published
@@ -84,6 +85,7 @@ def load_network(
         model.query_model = _load(str(name), whole_directory, "query", **options)
     elif has_query_route(whole_directory):
         model.query_model = _load_query_model(model, whole_directory, options)
+    model.card = load_card(name, whole_directory)
     return model.to(pick_device(device))
 
 

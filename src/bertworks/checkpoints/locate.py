@@ -15,7 +15,7 @@ BUNDLED_MODELS = {"mini": "mini", "mini-sentences": "mini_sentences"}
 ADAPTER_CONFIG = "adapter_config.json"
 _CONFIGURATIONS = ("config.json", "bert_config.json", "modules.json", ADAPTER_CONFIG)
 """Files of which each model has one: also the original release's, static models', adapters'."""
-_HUB_FILES = ("*.json", "*.txt", "*.model", "*.codes")  # * matches / too
+_HUB_FILES = ("*.json", "*.txt", "*.model", "*.codes", "README.md")  # * matches / too
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*/pytorch_model.bin")
 
 

@@ -26,9 +26,11 @@ from ..utils.directories import LOCK_NAME, new_directory
 from ..utils.json_files import write_json
 from ..utils.outputs import locked_output
 from . import sentence_saving
+from .card_usage import SavedUse, write_card
 from .families import family_of
 from .family import Family
 from .heads import is_published
+from .model_card import CARD, ModelCard
 from .network_weights import describe_non_finite, key_map_of, unique_tensors
 from .router import QUERY
 from .sentence_settings import SentenceSettings
@@ -37,7 +39,10 @@ from .store import FORMAT_VERSION
 from .weight_files import CALIBRATED_CODES, CODES, INPUTS, SAFETENSORS, SCALES, SHIFT
 from .weights import write_weights
 
-_FILES = {"config.json", "bertworks.json", SAFETENSORS, *tokenizer_files.FILES, LOCK_NAME, QUERY}
+_FILES = {
+    *("config.json", "bertworks.json", SAFETENSORS, CARD, LOCK_NAME, QUERY),
+    *tokenizer_files.FILES,
+}
 """All files that a saved model may have, beside those of a sentence encoder."""
 
 
@@ -56,6 +61,7 @@ class SavedTask:
         model_class: the key in `Family.classes` of the class that loads the model.
         config_entries: additions to `config.json` (`id2label`).
         head_dropout: before the task's output layer, where it is not the family's default.
+        is_user_task: whether the task is defined in a user's file.
     """
 
     name: str
@@ -63,6 +69,7 @@ class SavedTask:
     model_class: str
     config_entries: Mapping[str, Any]
     head_dropout: float | None = None
+    is_user_task: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,7 @@ class SavedModel:
     Attributes:
         task: None for a bare encoder.
         learning_rate: that suits fine-tuning the model; saved if there is a task.
+        card: the model card so far; what the model is used for is added.
     """
 
     network: HasEncoder
@@ -80,6 +88,7 @@ class SavedModel:
     sentence: SentenceSettings | None = None
     modules: VectorModules | None = None
     learning_rate: float | None = None
+    card: ModelCard | None = None
 
 
 def save_model(
@@ -128,7 +137,40 @@ def save_model(
             )
         elif model.sentence is not None or files.is_static:
             sentence_saving.write_modules(new, parts)
+        use = use_of(model, files.config, has_int8=dtype is torch.int8)
+        card = model.card
+        if card is not None and dtype is torch.int8:
+            card = card.update({"model-index": None}, {})  # the metrics are of other weights
+        write_card(new, directory, card, use.entries, use.section)
     return directory
+
+
+def use_of(model: SavedModel, config: Mapping[str, Any], *, has_int8: bool) -> SavedUse:
+    """Return what the model card says of the use of a model.
+
+    Args:
+        config: the content of `config.json`.
+        has_int8: whether the weights are saved as 8-bit numbers.
+    """
+    task, tokenizer = model.task, model.tokenizer
+    names = unique_tensors(model.network)
+    architecture = (config.get("architectures") or [""])[0]
+    is_encoder_alone = task is not None and model.sentence is None and task.model_class != "encoder"
+    is_encoder_alone &= architecture == family_of(model.network.encoder.config).classes["encoder"]
+    has_own_heads = task is not None and not all(is_published(name) for name in names)
+    return SavedUse(
+        task=None if task is None else task.name,
+        settings={} if task is None else task.settings,
+        is_user_task=task is not None and task.is_user_task,
+        architecture=architecture,
+        sentence=model.sentence,
+        has_own_files=has_int8 or has_own_heads or is_encoder_alone,
+        mask=tokenizer.id_to_token(tokenizer.mask_id) if tokenizer.has("mask") else None,
+        note="The weights are 8-bit numbers, which no other software reads; metrics of a training "
+        "were measured before."
+        if has_int8
+        else "",
+    )
 
 
 class _Files(NamedTuple):

@@ -112,6 +112,7 @@ def convert(
                 tokenizer=loaded_model.tokenizer,
                 overwrite=overwrite,
                 task=loaded_model.task,
+                card=loaded_model.card,
             )
             missing = missing_settings(loaded_model, directory)
         elif to == "onnx":

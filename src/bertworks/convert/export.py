@@ -24,8 +24,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..checkpoints.bundle import write_bundle
+from ..checkpoints.card_usage import write_card
 from ..checkpoints.families import family_of
 from ..checkpoints.heads import CLASSIFIER, MLM, NSP, SPANS
+from ..checkpoints.model_card import CARD, ModelCard
 from ..checkpoints.network_weights import key_map_of, unique_tensors
 from ..checkpoints.sentence_settings import SentenceSettings
 from ..checkpoints.tensorflow import CHECKPOINT, CONFIG, TANH_GELU, original_tensors
@@ -46,6 +48,39 @@ from ..utils.atomic_writes import write_file
 from ..utils.directories import new_directory
 from ..utils.json_files import read_json, write_json
 from ..utils.outputs import locked_output
+
+_ONNX_USE = """## Use
+
+`model.onnx` is for ONNX Runtime and other engines. Its inputs are padded batches of token ids,
+which the tokenizer in this folder makes.
+
+```python
+import onnxruntime
+from tokenizers import Tokenizer
+
+encoding = Tokenizer.from_file("MODEL/tokenizer.json").encode("The door was open.")
+session = onnxruntime.InferenceSession("MODEL/model.onnx")
+inputs = {
+    "input_ids": [encoding.ids],
+    "attention_mask": [encoding.attention_mask],
+    "token_type_ids": [encoding.type_ids],
+}
+names = [one.name for one in session.get_inputs()]
+print(session.run(None, {name: inputs[name] for name in names}))
+```
+"""
+
+
+_TENSORFLOW_USE = """## Use
+
+This folder has the layout of BERT's original release, whose code reads it, as does bertworks:
+
+```python
+import bertworks as bw
+
+print(bw.load("MODEL"))
+```
+"""
 
 
 class PaddedNetwork(nn.Module):
@@ -129,8 +164,10 @@ def write_onnx(model: Model, directory: str | Path, *, overwrite: bool = False) 
     rows, length = (torch.export.Dim(name) for name in ("rows", "length"))
     with _new_directory(directory, last="config.json", overwrite=overwrite) as new:
         model.save(new)
-        for name in ("model.safetensors", "bertworks.json"):
+        for name in ("model.safetensors", "bertworks.json", CARD):
             (new / name).unlink(missing_ok=True)
+        entries = {"library_name": "onnx", "tags": ["bertworks"]}
+        write_card(new, directory, _same_card(model.card), entries, _ONNX_USE)
         with warnings.catch_warnings():
             # The exporter warns about itself and about packages that are not needed.
             warnings.simplefilter("ignore")
@@ -181,6 +218,7 @@ def write_tensorflow(
     config: EncoderConfig,
     tokenizer: Tokenizer,
     task: Task[Any] | None = None,
+    card: ModelCard | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Write `bert_config.json`, `bert_model.ckpt.*` and `vocab.txt`.
@@ -189,6 +227,7 @@ def write_tensorflow(
         network: BERT, with pre-training heads, a classification head, or no head.
         task: what it was trained for; the names of its labels are written, and its limit on the
             tokens of a text, in `tokenizer_config.json`. See also `missing_settings`.
+        card: the model's card so far.
         overwrite: replace an existing model in the directory.
 
     Raises:
@@ -236,7 +275,13 @@ def write_tensorflow(
             file = new / "tokenizer_config.json"
             casing = read_json(file, CheckpointError) if file.is_file() else {}
             write_json(file, {**casing, "model_max_length": limit})
+        entries = {"library_name": "bertworks", "tags": ["bertworks"]}
+        write_card(new, directory, _same_card(card), entries, _TENSORFLOW_USE)
     return directory
+
+
+def _same_card(card: ModelCard | None) -> ModelCard | None:
+    return None if card is None else card.derive(is_same_model=True)
 
 
 def _check_vectors(model: Model) -> None:

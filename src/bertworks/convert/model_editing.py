@@ -344,7 +344,7 @@ def _rebuild(
     state = model.network.state_dict()
     network.load_state_dict(state | {name: change(state[name]) for name in state.keys() & names})
     rate = model.learning_rate
-    return Model(
+    result = Model(
         tokenizer,
         task,
         network.eval(),
@@ -352,3 +352,5 @@ def _rebuild(
         learning_rate=rate,
         modules=model.modules,
     )
+    result.card = model.card
+    return result

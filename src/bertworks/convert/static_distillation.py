@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from ..checkpoints.card_training import describe_training, public_name
 from ..checkpoints.sentence_settings import SentenceSettings
 from ..checkpoints.static import static_config
 from ..errors import DataError, SettingsError
@@ -80,6 +81,9 @@ def distil_static(
     table = torch.from_numpy(np.ascontiguousarray(vectors, np.float32))
     result.encoder.embeddings.word_embeddings.weight = nn.Parameter(table)
     result.sentence = SentenceSettings(normalize=True)
+    teacher = "a model in memory" if model.source is None else public_name(model.source)
+    sentence = f"Distilled from {teacher} into static vectors"
+    result.card = describe_training(model.card, None, sentence, values.model_dump(mode="json"))
     return result
 
 

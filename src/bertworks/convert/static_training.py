@@ -115,7 +115,7 @@ def train_static(
         trained_cosine = _mean_cosine(heldout_means @ table, heldout_targets)
     result = Model.fresh(student.encoder.config, student.tokenizer)
     result.encoder.embeddings.word_embeddings.weight = nn.Parameter(table.clone())
-    result.sentence = student.sentence
+    result.sentence, result.card = student.sentence, student.card
     num_trained = int(is_trained.sum())
     cosines = None
     if untrained_cosine is not None and trained_cosine is not None:

@@ -17,6 +17,7 @@ from typing import Any, Self, Unpack
 import torch
 
 from ..checkpoints.locate import local_directory
+from ..checkpoints.model_card import ModelCard
 from ..checkpoints.saving import check_layout
 from ..data.tables import Table
 from ..errors import BertworksWarning, DataError, SettingsError
@@ -41,6 +42,7 @@ from ..tasks.summary import DataSummary
 from ..utils.formatting import format_metrics, html_facts
 from ..utils.json_files import with_checksum, write_json
 from ..utils.progress import Progress, say, usual_progress
+from .cards import finetuned_card
 from .checkpoint import load_weights
 from .distributed import ProcessGroup, process_group
 from .fit import fit
@@ -319,6 +321,7 @@ def _finetune(
         learning_rate=start.learning_rate,
     )
     if group.is_main:
+        final_model.card = finetuned_card(start.card, run, data.summary, final, settings)
         final_model.save(run.model, overwrite=True, keep_others=True)
         write_report(run.path)
         run.write_outcome(
@@ -409,6 +412,7 @@ class Start:
     # settings reinitialise all
     new_parameters: tuple[str, ...]
     learning_rate: float | None = None  # the rate that the given model carries
+    card: ModelCard | None = None  # that of the given model
 
     @classmethod
     def from_model(cls, model: Model, task: LabelledTask[Any], settings: FinetuneSettings) -> Self:
@@ -430,7 +434,7 @@ class Start:
         _check_pooling(network, settings)
         new_parameters = _copy_pretrained_weights(model, task, network, settings)
         adapters = None if settings.lora_rank is None else Adapters(network, settings)
-        return cls(network, adapters, new_parameters, model.learning_rate)
+        return cls(network, adapters, new_parameters, model.learning_rate, model.card)
 
     @property
     def new_parameter_names(self) -> list[str]:

@@ -13,7 +13,8 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 
-from ..checkpoints.locate import local_directory
+from ..checkpoints.card_usage import load_card
+from ..checkpoints.locate import local_directory, locate
 from ..checkpoints.network_weights import LoadReport
 from ..data.shards import Corpus
 from ..errors import BertworksWarning, TrainingError
@@ -37,6 +38,7 @@ from ..text.tokenizer import Tokenizer
 from ..utils.formatting import format_metrics, format_number, html_facts
 from ..utils.json_files import write_json
 from ..utils.progress import Progress, say, usual_progress
+from .cards import pretrained_card
 from .checkpoint import list_checkpoints
 from .distributed import ProcessGroup, process_group
 from .fit import fit
@@ -273,13 +275,18 @@ def _pretrain(
         progress=progress,
     )
     if group.is_main:
-        _finish(objective, data, run, inference)
+        _finish(settings, objective, data, run, inference, result.metrics)
     state = result.state
     return PretrainResult(run, result.metrics, state.step, state.tokens, result.resumed_step, start)
 
 
 def _finish(
-    objective: Objective, data: PretrainingData, run: RunDirectory, inference: EngineSettings
+    settings: PretrainSettings,
+    objective: Objective,
+    data: PretrainingData,
+    run: RunDirectory,
+    inference: EngineSettings,
+    metrics: Mapping[str, float],
 ) -> None:
     """Save the trained models, sample fill-ins and the report."""
     objective.network.eval()
@@ -291,8 +298,12 @@ def _finish(
             network, task, data.corpus, data.held_out_documents, settings=inference
         )
     write_json(run.path / "samples.json", samples, indent=1)
+    start = settings.init_checkpoint
+    base = None if start is None else load_card(start, locate(start))
     for name, model in reversed(objective.models.items()):  # `model` last: it marks the end
         model.learning_rate = suitable_rate(model.encoder.config.hidden_size)
+        results = metrics if name == "model" else {}
+        model.card = pretrained_card(base, run, data.corpus, results, settings)
         model.save(run.path / name, overwrite=True, keep_others=True)
     write_report(run.path)
 

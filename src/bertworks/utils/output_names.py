@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from .edits import is_edited, read_checksums
+
 _MODEL = (
     *("config.json", "bertworks.json", "model.safetensors", "model.onnx"),
     *("bert_config.json", r"bert_model\.ckpt\..+"),
@@ -62,13 +64,24 @@ def foreign_file(directory: Path) -> str | None:
     has_own = False
     for path in _files(directory):
         name = path.rpartition("/")[2]
-        if _OWN.fullmatch(name):
+        if _OWN.fullmatch(name) or _is_own_card(directory, path):
             has_own = True
         elif _COMMON.fullmatch(path):
             common = path
         elif not _TEMPORARY.fullmatch(name):
             return path
     return None if has_own else common
+
+
+def _is_own_card(directory: Path, path: str) -> bool:
+    """Whether a file is a model card that is written here; inside of a run, an unedited one.
+
+    What a user wrote in the card of a model is kept when the model is replaced.
+    """
+    if path.rpartition("/")[2] != "README.md":
+        return False
+    text = (directory / path).read_bytes().decode("utf-8", "surrogateescape")
+    return not is_edited(text) if "/" in path else read_checksums(text) is not None
 
 
 def _files(directory: Path) -> Iterator[str]:
