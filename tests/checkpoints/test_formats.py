@@ -132,7 +132,7 @@ def test_models_are_unchanged_by_tensorflows_layout(tmp_path, task):
     )
     names = {path.name for path in (tmp_path / "tf").iterdir()}
     assert names == {
-        *["bert_config.json", "bert_model.ckpt.index", "vocab.txt"],
+        *["bert_config.json", "bert_model.ckpt.index", "vocab.txt", "README.md"],
         "bert_model.ckpt.data-00000-of-00001",
     }
     reloaded_model = bw.load(tmp_path / "tf", device="cpu")

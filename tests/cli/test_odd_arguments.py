@@ -41,6 +41,7 @@ BASES: dict[str, Words] = {
     "inspect": ("MODEL",),
     "settings": ("embed",),
     "index": ("MODEL", "STORE", "--add", "ROWS", *CPU),
+    "push": ("MODEL", "me/model"),
     "report-environment": (),
 }
 """The arguments of verbs without an output."""

@@ -24,7 +24,7 @@ OUTPUTS = {"out", "report", "index", "target"}
 """The parameters that name an output."""
 WITHOUT_OUTPUT = {
     *("probe", "fill-mask", "next-sentence", "generate", "serve", "estimate", "tokenize"),
-    *("inspect", "settings", "index", "report-environment"),
+    *("inspect", "settings", "index", "push", "report-environment"),
 }
 LARGE = ("demo", "lab")  # take minutes
 TITLES = [*VERBS, *LARGE]

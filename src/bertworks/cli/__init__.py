@@ -28,6 +28,7 @@ MODULES = {
     "language_modelling": ("fill-mask", "next-sentence", "generate"),
     "planning": ("estimate", "settings", "report-environment"),
     "prediction": ("predict", "explain"),
+    "publishing": ("push",),
     "search": ("neighbours", "search", "answer", "index", "mine"),
     "serve": ("serve",),
     "training": ("pretrain", "finetune"),

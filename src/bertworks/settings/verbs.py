@@ -9,6 +9,7 @@ VERBS = (
     *("embed", "features", "search", "answer", "index", "mine", "neighbours", "serve", "estimate"),
     "merge",
     *("tokenize", "inspect", "convert", "quantize", "distil", "add-tokens", "shrink", "extend"),
+    "push",
     *("settings", "report-environment"),
 )
 """All verbs, in the order in which `bertworks --help` lists them."""
