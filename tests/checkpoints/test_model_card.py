@@ -63,19 +63,19 @@ EDITS: Mapping[str, tuple[str, str]] = {
 def test_an_edit_survives_an_update_of_the_rest(card: ModelCard, edit: str) -> None:
     old, new = EDITS[edit]
     start, _, end = card.text.rpartition(old)
-    edited = ModelCard(f"{start}{new}{end}")
-    assert is_edited(edited.text)
+    user_card = ModelCard(f"{start}{new}{end}")
+    assert is_edited(user_card.text)
     entries = {"language": "en", "tags": ["other"], "license": "apache-2.0"}
-    updated = edited.update(entries, {"training": "new\n", "use": "new use\n"}).text
-    assert new.removeprefix(" -->\n") in updated
+    new_text = user_card.update(entries, {"training": "new\n", "use": "new use\n"}).text
+    assert new.removeprefix(" -->\n") in new_text
     if not new:
-        assert "other" not in updated if "entry" in edit else "new use" not in updated
-    assert "old\n" not in updated and "new\n" in updated
-    lines = [line for line in updated.splitlines() if line not in card.text.splitlines()]
+        assert "other" not in new_text if "entry" in edit else "new use" not in new_text
+    assert "old\n" not in new_text and "new\n" in new_text
+    lines = [line for line in new_text.splitlines() if line not in card.text.splitlines()]
     assert lines, "the rest is rewritten"
-    again = ModelCard(updated).update(entries, {"training": "new\n", "use": "new use\n"})
-    assert again.text == updated, "an update is idempotent"
-    hub_data(updated)
+    again = ModelCard(new_text).update(entries, {"training": "new\n", "use": "new use\n"})
+    assert again.text == new_text, "an update is idempotent"
+    hub_data(new_text)
 
 
 def test_an_update_without_edits_equals_a_new_card(card: ModelCard) -> None:
@@ -88,14 +88,14 @@ def test_an_update_without_edits_equals_a_new_card(card: ModelCard) -> None:
 
 def test_a_card_of_somebody_else_is_extended_and_left_alone_in_its_place(tmp_path: Path) -> None:
     theirs = "---\nlicense: mit\nlibrary_name: other\n---\nTheir text"
-    extended = ModelCard(theirs).update({"library_name": "mine", "tags": ["a"]}, {"use": "u\n"})
-    assert extended.text.startswith(
+    longer_card = ModelCard(theirs).update({"library_name": "mine", "tags": ["a"]}, {"use": "u\n"})
+    assert longer_card.text.startswith(
         "---\nlicense: mit\nlibrary_name: other\ntags:\n- a\n---\nTheir"
     )
     (tmp_path / "model").mkdir()
     (tmp_path / "new").mkdir()
     (tmp_path / "model" / "README.md").write_text(theirs)
-    write_card(tmp_path / "new", tmp_path / "model", extended, {}, "use\n")
+    write_card(tmp_path / "new", tmp_path / "model", longer_card, {}, "use\n")
     assert (tmp_path / "new" / "README.md").read_text() == theirs
 
 
@@ -112,10 +112,10 @@ def test_a_card_of_somebody_else_is_extended_and_left_alone_in_its_place(tmp_pat
     ],
 )
 def test_any_text_can_be_extended(text: str, tmp_path: Path) -> None:
-    extended = ModelCard(text).update({"tags": ["a"]}, {"use": "new\n"}).with_title("T")
-    assert text.removeprefix("---\n").removesuffix("---\n") in extended.text
-    (tmp_path / "README.md").write_bytes(extended.text.encode("utf-8", "surrogateescape"))
-    assert read_card(tmp_path) == extended
+    longer_card = ModelCard(text).update({"tags": ["a"]}, {"use": "new\n"}).with_title("T")
+    assert text.removeprefix("---\n").removesuffix("---\n") in longer_card.text
+    (tmp_path / "README.md").write_bytes(longer_card.text.encode("utf-8", "surrogateescape"))
+    assert read_card(tmp_path) == longer_card
     assert ModelCard(text).metadata == {}
 
 
@@ -124,17 +124,17 @@ def test_line_ends_of_windows_are_no_edit(card: ModelCard, tmp_path: Path) -> No
     assert read_card(tmp_path) == card
 
 
-def test_of_a_model_on_the_hub_language_licence_and_name_are_taken_over() -> None:
+def test_language_licence_and_name_of_a_model_on_the_hub_are_taken_over() -> None:
     theirs = ModelCard("---\nlicense: mit\nlanguage: [en, de]\ntags: [a]\n---\nText", "org/base")
     for is_same in (True, False):
-        derived = theirs.derive(is_same_model=is_same)
-        assert derived.metadata == {
+        new_card = theirs.derive(is_same_model=is_same)
+        assert new_card.metadata == {
             "language": ["en", "de"],
             "license": "mit",
             "base_model": "org/base",
         }
-        assert "Text" not in derived.text
-    child = describe_training(derived, "Child", "Trained", {})
+        assert "Text" not in new_card.text
+    child = describe_training(new_card, "Child", "Trained", {})
     assert child.derive(is_same_model=False).metadata["base_model"] == "org/base"
     assert child.derive(is_same_model=True) == child
 

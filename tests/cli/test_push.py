@@ -202,7 +202,7 @@ def test_names_are_those_of_the_hub(run: Path, name: str) -> None:
     assert (push(run, name)[0] == 0) is (is_valid and name != "")
 
 
-def test_what_cannot_be_published_is_an_error(run: Path) -> None:
+def test_a_model_that_cannot_be_published_is_an_error(run: Path) -> None:
     for model, name, says in (
         (run, "me/my/model", "is no name of a model on the hub"),
         (run / "absent", "me/model", "no such directory here"),

@@ -37,7 +37,7 @@ def run_block(code: str) -> str:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
-def test_examples_run(name: str, directory: Callable[[str], Path], server: Running) -> None:
+def test_examples_give_output(name: str, directory: Callable[[str], Path], server: Running) -> None:
     text = (directory(name) / "README.md").read_text()
     blocks = re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL)
     programs = [
