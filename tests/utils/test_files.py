@@ -149,7 +149,7 @@ ALLOWED_WRITERS = {
     "data/merging.py": "copies into a directory that `new_directory` gave",
     "utils/remote.py": "copies to a cache, whose sizes are compared before it is used",
     "analysis/retrieval/index.py": "vectors in memory are first written to a temporary folder",
-    "analysis/retrieval/store.py": "writes arrays into a directory that `new_directory` gave",
+    "analysis/retrieval/store_files.py": "writes arrays into a directory that `new_directory` gave",
     "inference/merging.py": "copies parts to a temporary folder, and merges them there",
     "sklearn.py": "fits in a temporary folder, unless one is given",
     "cli/application.py": "`write_text` of click's formatter writes help, no file",

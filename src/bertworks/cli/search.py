@@ -308,11 +308,12 @@ def _show_answers(display: Display, answers: list[CorpusAnswer], corpus: str) ->
     "index",
     "bertworks index mini-sentences store --add passages.jsonl --ids id",
     "bertworks index mini-sentences store --delete old.txt",
+    "bertworks index mini-sentences postgresql:///library?table=notes --add notes.txt",
 )
 def index(
     ctx: typer.Context,
     model: AdaptedModel,
-    store: Path,
+    store: str,
     *,
     add: str | None = None,
     ids: str | None = None,
@@ -326,11 +327,13 @@ def index(
 ) -> None:
     """Add texts to a store that search and answer read, or delete some.
 
-    A change is whole or absent, also after an interruption; the same command completes it. A text
-    replaces the earlier one with its id.
+    Each 8,192 texts are added as a whole or not at all, and the same command completes an
+    interrupted one. A text replaces the earlier one with its id.
 
     Args:
-        store (STORE): Directory of the texts and vectors; --add creates it.
+        store (STORE): Directory of the texts and vectors, or the URL of a database, such as
+            postgresql://HOST/DATABASE?table=NAME or qdrant://HOST:6333/COLLECTION; --add
+            creates it.
         add (FILE): Texts to add: .txt with one text per line, or a table.
         ids (NAME): Column of their ids; the place of a text in its file if omitted.
         delete (FILE): Ids to delete, one on each line.
@@ -341,44 +344,44 @@ def index(
         ctx.fail("--ids needs --add FILE.")
     check_present([add, delete])
 
-    def change(loaded_model: Any) -> tuple[dict[str, int], list[str]]:
-        from ..analysis.retrieval.store import (
-            VectorStore,
-            is_store,
-            not_store_error,
-            read_rows_to_add,
-        )
+    def change(loaded_model: Any) -> tuple[dict[str, int], list[str], str]:
+        from ..analysis.retrieval.store import VectorStore, read_rows_to_add
         from ..data.settings import TableOptions
         from ..data.text_inputs import read_texts
 
-        if add is None and not is_store(store):
-            raise not_store_error(store, "Create one: --add FILE.")
         options, engine_settings = TableOptions.split(settings)
         text_store = VectorStore.open(
-            loaded_model, store, quantization=quantization, **engine_settings
+            loaded_model,
+            store,
+            quantization=quantization,
+            create=add is not None,
+            **engine_settings,
         )
         counts = {"added": 0, "replaced": 0, "deleted": 0}
         unknown_ids: list[str] = []
         if delete is not None:
             lines = read_texts(delete, format="text").without_blank()
             names = list(dict.fromkeys(text.strip() for _, text in lines))
-            present_ids = set(text_store.ids)
+            present_ids = text_store.texts(names)
             unknown_ids = [name for name in names if name not in present_ids]
             counts["deleted"] = text_store.delete(names)
         if add is not None:
             names, texts = read_rows_to_add(add, column, ids, **options)
-            counts["replaced"] = text_store.add(texts, names)
-            counts["added"] = len(texts) - counts["replaced"]
+            count = len(text_store)
+            with Progress() as progress:
+                report = progress.counter("embedding", "texts")
+                counts["replaced"] = text_store.add(texts, names, progress=report)
+            counts["added"] = len(text_store) - count
         if compact:
             text_store.compact()
-        return {**counts, "texts": len(text_store)}, unknown_ids
+        return {**counts, "texts": len(text_store)}, unknown_ids, text_store.name
 
-    counts, unknown_ids = model.use(change, engine)
+    counts, unknown_ids, name = model.use(change, engine)
     if unknown_ids:
         count, first = len(unknown_ids), truncate_repr(unknown_ids[0])
         display.status(f"ids to delete that are not in the store: {count:,}, the first is {first}")
     display.json(counts)
-    display.facts({**{name: f"{count:,}" for name, count in counts.items()}, "store": store})
+    display.facts({**{what: f"{count:,}" for what, count in counts.items()}, "store": name})
 
 
 @verb(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertworks.analysis.retrieval import store as module
+from bertworks.analysis.retrieval import store_files as module
 from bertworks.analysis.retrieval.opening import open_index
 from bertworks.analysis.retrieval.store import VectorStore, is_store
 from bertworks.errors import DataError, OutputError, SettingsError
@@ -126,7 +126,7 @@ def test_interrupted_change_is_whole_or_absent(
     add(reopened_store, {"d": "e"})
     reader.refresh()
     assert {hit.where: hit.text for hit in reader.search("a")[0]} == {**expected, "d": "e"}
-    listed = {one["name"] for one in reader._manifest["segments"]}
+    listed = {one["name"] for one in reader._backend._manifest["segments"]}
     assert {path.name for path in tmp_path.glob("*segment*")} == listed
 
 

@@ -52,7 +52,7 @@ def open_index(
 
     Args:
         retrievers: a model, or "bm25"; with several of them, their rankings are fused.
-        data, column, overwrite, progress, settings: see `Index.open`; or the directory of a
+        data, column, overwrite, progress, settings: see `Index.open`; or the directory or URL of a
             `VectorStore`, which one model searches.
         directory: keeps the vectors of one model; BM25's weights are computed again.
 
@@ -68,12 +68,12 @@ def open_index(
     if isinstance(data, str | os.PathLike) and is_store(data):
         if directory is not None or len(parts) != 1 or parts[0] == "bm25":
             raise SettingsError(
-                f"the store {os.fspath(data)} is searched by its model alone",
+                "a store is searched by its model alone",
                 fix="Give the model that it was made with (answer: --retriever MODEL).",
             )
         _, engine = TableOptions.split(settings)
         options: Any = engine
-        return VectorStore.open(parts[0], data, **options)
+        return VectorStore.open(parts[0], data, create=False, **options)
     num_models = sum(part != "bm25" for part in parts)
     if directory is not None and num_models != 1:
         raise SettingsError(f"an index keeps the vectors of one model, and there are {num_models}")

@@ -1,223 +1,158 @@
-"""A store: texts with their vectors in a directory, which takes additions and deletions.
+"""A store: texts with their vectors in a directory or a database, which takes changes.
 
-    store.json           segments, deleted rows, the model; replaced as a whole by each change
-    segment-000001/      texts and vectors that were added together; never changed
-        vectors.npy      float32 `[texts, width]`
-        codes.npy        int8 `[texts, width]`, or bits `[texts, width / 8]`, if quantized
-        texts.bin        the texts in UTF-8, end to end; ends.npy: where each one ends
-        ids.json         the id of each text
-
-A change is complete when `store.json` is replaced. A segment that it does not list is what a killed
-writer has left; the next writer removes it. There is one writer at a time; a reader sees the state
-at which it opened the store, or called `refresh`.
+texts ─ embed ─► vectors ─► backend: a directory, PostgreSQL or Qdrant
+query ─ embed ─► vector ──► backend.nearest ─► the best texts
 """
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Unpack, get_args
+from urllib.parse import urlsplit
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...data.rows import text_of
 from ...data.tables import Table
 from ...data.text_inputs import read_texts
-from ...errors import DataError, OutputError, SettingsError, did_you_mean, truncate_repr
+from ...errors import DataError, SettingsError, did_you_mean, truncate_repr
 from ...inference.settings import EngineSettings
 from ...inference.similarity import is_sparse
 from ...settings.keywords import EngineKeywords, TableKeywords
-from ...utils.atomic_writes import write_file, writing
-from ...utils.directories import new_directory, output_exists
-from ...utils.json_files import (
-    check_format_version,
-    read_json,
-    verify_checksum,
-    with_checksum,
-    write_json,
-)
-from ...utils.outputs import locked_output
+from . import store_postgres, store_qdrant
 from .index import embed_queries, vector_settings
-from .text_index import Ranking, TextIndex, id_of, sort_ranking
+from .store_backend import Quantization, StoreBackend
+from .store_files import DirectoryBackend, is_store_directory
+from .text_index import Ranking, TextIndex, id_of
 
 if TYPE_CHECKING:
     from .text_index import AnyModel
 
-Quantization: TypeAlias = Literal["none", "int8", "binary"]
-"""How vectors are compared at first: as they are, as 8-bit integers, or by their signs."""
+_DATABASES: dict[str, Any] = {
+    **dict.fromkeys(store_postgres.SCHEMES, store_postgres.PostgresBackend),
+    **dict.fromkeys(store_qdrant.SCHEMES, store_qdrant.QdrantBackend),
+}
 
-FORMAT_VERSION = 1
-RESCORING_FACTOR = 4
-"""With quantized vectors, so many times the texts asked for are compared exactly."""
-
-_CHUNK = 65536
-_MANIFEST = "store.json"
+_BATCH_TEXTS = 8192
 
 
-def is_store(path: object) -> bool:
-    """Whether a path is the directory of a store."""
-    return isinstance(path, str | os.PathLike) and (Path(path) / _MANIFEST).is_file()
+def is_database(address: object) -> bool:
+    """Whether something is the URL of a database."""
+    return isinstance(address, str) and urlsplit(address).scheme in _DATABASES
 
 
-@dataclass(frozen=True)
-class _Segment:
-    """A segment, whose files are mapped into memory.
-
-    Attributes:
-        deleted_rows: the rows of texts that were deleted.
-    """
-
-    folder: Path
-    deleted_rows: tuple[int, ...]
-    vectors: NDArray[np.float32]
-    codes: NDArray[Any] | None
-    texts: NDArray[np.uint8]
-    ends: NDArray[np.int64]
-
-    @classmethod
-    def open(cls, folder: Path, deleted_rows: Sequence[int]) -> _Segment:
-        """Open a segment's files.
-
-        Raises:
-            DataError: a file is missing or damaged.
-        """
-        try:
-            codes = folder / "codes.npy"
-            ends = np.load(folder / "ends.npy")
-            texts = folder / "texts.bin"
-            return cls(
-                folder,
-                tuple(deleted_rows),
-                np.load(folder / "vectors.npy", mmap_mode="r"),
-                np.load(codes, mmap_mode="r") if codes.exists() else None,
-                np.memmap(texts, np.uint8, "r") if ends[-1] else np.empty(0, np.uint8),
-                ends,
-            )
-        except (OSError, ValueError) as error:
-            raise DataError(f"is damaged ({error})", where=str(folder)) from None
-
-    @property
-    def num_rows(self) -> int:
-        return len(self.ends)
-
-    @cached_property
-    def ids(self) -> list[str]:
-        ids: list[str] = json.loads((self.folder / "ids.json").read_bytes())
-        return ids
-
-    @property
-    def rows(self) -> Iterator[int]:
-        """The rows of texts that were not deleted."""
-        deleted_rows = set(self.deleted_rows)
-        return (row for row in range(self.num_rows) if row not in deleted_rows)
-
-    def text(self, row: int) -> str:
-        start = self.ends[row - 1] if row else 0
-        return bytes(self.texts[start : self.ends[row]]).decode()
+def is_store(address: str | os.PathLike[str]) -> bool:
+    """Whether something is the URL of a database, or the directory of a store."""
+    return is_database(address) or is_store_directory(address)
 
 
 class VectorStore(TextIndex):
-    """Texts and their vectors in a directory; open it with `VectorStore.open`."""
+    """Texts and their vectors in a directory or a database; open it with `VectorStore.open`."""
 
-    def __init__(self, model: AnyModel, directory: Path, engine: dict[str, Any]) -> None:
-        self.model, self.directory, self._engine = model, directory, engine
-        self._checksums: Sequence[int] = ()
+    def __init__(self, model: AnyModel, backend: StoreBackend, engine: dict[str, Any]) -> None:
+        self.model, self._backend, self._engine = model, backend, engine
         self.score_name = str(model.similarity_function)
-        self.refresh()
 
     @classmethod
     def open(
         cls,
         model: AnyModel,
-        directory: str | os.PathLike[str],
+        address: str | os.PathLike[str],
         *,
         quantization: Quantization | None = None,
+        create: bool = True,
         **settings: Unpack[EngineKeywords],
     ) -> VectorStore:
         """Open a store, or create an empty one.
 
         Args:
             model: a model of dense vectors that are compared by cosine or inner product.
-            quantization: of a new store; an existing one has its own.
+            address: a directory, or the URL of a database: `postgresql://…` (its query may have
+                `table=NAME`), `qdrant://HOST:PORT/COLLECTION`.
+            quantization: of a new directory; an existing one has its own. Databases have none.
+            create: create a store that is absent.
             settings: settings of `EngineSettings`.
 
         Raises:
             DataError: the store is damaged, or its vectors are another model's.
             SettingsError: the model has other vectors; the quantization is unknown, or the store
                 has another one.
-            OutputError: the directory cannot be written, or is no store.
+            OutputError: the store cannot be written or reached, or is no store.
+            BertworksError: the database's client is not installed.
         """
         names = get_args(Quantization)
         if quantization is not None and quantization not in names:
             what = f"unknown quantization {truncate_repr(quantization)}"
             raise SettingsError(what, fix=f"{did_you_mean(str(quantization), names)}.")
-        if model.similarity_function not in ("cosine", "dot") or is_sparse(model.embed(["a"])):
+        vectors: Any = model.embed(["a"])
+        if model.similarity_function not in ("cosine", "dot") or is_sparse(vectors):
             raise SettingsError("a store is for dense vectors, compared by cosine or inner product")
         if model.similarity_function == "dot" and quantization not in (None, "none"):
             raise SettingsError(f"quantization={quantization} is for models that use cosines")
         engine = EngineSettings.resolve(**settings).model_dump(exclude_unset=True)
-        path = Path(directory)
-        if not is_store(path):
-            with locked_output(path, kind="directory"):
-                if not is_store(path):
-                    if output_exists(path):
-                        raise not_store_error(path, "Choose a directory that is new or empty.")
-                    manifest = {"model": _fingerprint(model), "segments": [], "next_segment": 1}
-                    _write_manifest(path, {**manifest, "quantization": quantization or "none"})
-        store = cls(model, path, engine)
-        if quantization not in (None, store.quantization):
-            what = f"quantization={quantization}: the store {path} has {store.quantization}"
-            raise SettingsError(what, fix="Leave it out, or choose another directory.")
-        return store
+        backend: StoreBackend
+        if isinstance(address, str) and is_database(address):
+            if quantization not in (None, "none"):
+                raise SettingsError(f"quantization={quantization} is for stores in directories")
+            database = _DATABASES[urlsplit(address).scheme]
+            width = vectors.shape[1]
+            backend = database(address, model.fingerprint(), width=width, create=create)
+        else:
+            backend = DirectoryBackend(
+                Path(address), model.fingerprint(), quantization=quantization, create=create
+            )
+        return cls(model, backend, engine)
+
+    @property
+    def quantization(self) -> Quantization:
+        """How vectors are compared at first."""
+        return self._backend.quantization
 
     def refresh(self) -> None:
         """Read the state that the last writer has left."""
-        while True:
-            manifest = _read_manifest(self.directory)
-            if manifest["model"] != _fingerprint(self.model):
-                fix = "Use the model that it was made with, or make another store."
-                raise DataError("has vectors of another model", where=str(self.directory), fix=fix)
-            try:
-                segments = [
-                    _Segment.open(self.directory / one["name"], one["deleted_rows"])
-                    for one in manifest["segments"]
-                ]
-                break
-            except DataError:  # a writer may have replaced it meanwhile
-                if _read_manifest(self.directory) == manifest:
-                    raise
-        self._manifest, self._segments = manifest, segments
-        self.quantization: Quantization = manifest["quantization"]
+        self._backend.refresh()
 
     def __repr__(self) -> str:
-        return f"<VectorStore of {len(self):,} texts in {self.directory}, {self.model!r}>"
+        return f"<VectorStore of {len(self):,} texts in {self._backend.name}, {self.model!r}>"
 
     def __len__(self) -> int:
-        return sum(one.num_rows - len(one.deleted_rows) for one in self._segments)
+        return len(self._backend)
+
+    @property
+    def name(self) -> str:
+        """What messages call it: without a password."""
+        return self._backend.name
 
     @property
     def ids(self) -> list[str]:
         """The ids of all texts."""
-        return [one.ids[row] for one in self._segments for row in one.rows]
+        return self._backend.ids()
 
-    def add(self, texts: str | Iterable[str], ids: str | Iterable[str]) -> int:
+    def texts(self, ids: str | Iterable[str]) -> dict[str, str]:
+        """The texts with these ids, of those that are there."""
+        return self._backend.texts(_list_ids(ids))
+
+    def add(
+        self,
+        texts: str | Iterable[str],
+        ids: str | Iterable[str],
+        *,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> int:
         """Add texts; one whose id is already there replaces the earlier text.
 
-        All of them are there when this returns, and none if it is interrupted.
+        Texts are added in batches of 8,192, each of which is there as a whole or not at all if this
+        is interrupted. A text that is already there is skipped, so a second call completes it.
 
         Args:
             texts: one text, or any number.
             ids: their ids, as many; whole numbers are read as texts.
+            progress: called with the number of texts done, and of all texts.
 
         Returns:
-            How many of them replaced an earlier text.
+            How many of them replaced an earlier, different text.
 
         Raises:
             DataError: a text is blank, an id is empty or no text, an id occurs twice, or their
@@ -232,14 +167,25 @@ class VectorStore(TextIndex):
         blank = next((one for one, text in zip(ids, texts, strict=True) if not text.strip()), None)
         if blank is not None:
             raise DataError(f"the text with the id {blank!r} is blank")
-        if not texts:
-            return 0
-        vectors: Any = self.model.embed(texts, **vector_settings(self.model), **self._engine)
-        with self._lock():
-            count = len(self)
-            segments = self._entries_without(set(ids))
-            self._commit([*segments, self._write_segment(texts, ids, vectors)])
-            return count + len(texts) - len(self)
+        num_replaced = 0
+        for start in range(0, len(texts), _BATCH_TEXTS):
+            stop = start + _BATCH_TEXTS
+            batch = dict(zip(ids[start:stop], texts[start:stop], strict=True))
+            num_replaced += self._add_batch(batch)
+            if progress is not None:
+                progress(min(stop, len(texts)), len(texts))
+        return num_replaced
+
+    def _add_batch(self, batch: dict[str, str]) -> int:
+        """Add the texts, by their ids, that are not there; return how many replaced another."""
+        self.refresh()
+        present = self._backend.texts(batch)
+        new = {name: text for name, text in batch.items() if present.get(name) != text}
+        if new:
+            settings = {**vector_settings(self.model), **self._engine}
+            vectors: Any = self.model.embed(list(new.values()), **settings)
+            self._backend.put(list(new), list(new.values()), np.asarray(vectors, np.float32))
+        return len(new.keys() & present.keys())
 
     def delete(self, ids: str | Iterable[str]) -> int:
         """Delete texts by one id, or any number; return how many of the ids were there.
@@ -248,122 +194,31 @@ class VectorStore(TextIndex):
             DataError: an id is empty or no text.
             OutputError: as in `add`.
         """
-        names = set(_list_ids(ids))
-        with self._lock():
-            count = len(self)
-            self._commit(self._entries_without(names))
-            return count - len(self)
+        return self._backend.delete(_list_ids(ids))
 
     def compact(self) -> None:
-        """Write all texts that were not deleted into one segment, and remove the others.
+        """Remove what was deleted from the disk.
 
         Raises:
+            SettingsError: the store is a database, which does this itself.
             OutputError: as in `add`.
         """
-        with self._lock():
-            places = [(one, row) for one in self._segments for row in one.rows]
-            segments = []
-            if places:
-                texts = [one.text(row) for one, row in places]
-                vectors = np.stack([one.vectors[row] for one, row in places])
-                names = [one.ids[row] for one, row in places]
-                segments = [self._write_segment(texts, names, vectors)]
-            self._commit(segments)
+        self._backend.compact()
 
     def rank(self, queries: Sequence[str], count: int, *, approximate: bool = False) -> Ranking:
-        """As `TextIndex.rank`; quantized vectors are always an approximation.
-
-        The best by their codes are compared again by their vectors. Rows count deleted texts.
-        """
-        del approximate
+        """As `TextIndex.rank`; in a directory, quantized vectors are always an approximation."""
         vectors = embed_queries(self.model, queries, self._engine)
         count = min(count, len(self))
-        scores = np.full((len(queries), count), -np.inf, np.float32)
-        rows = np.full((len(queries), count), -1, np.int64)
-        first = 0
-        for segment in self._segments:
-            own_scores, own_rows = self._rank_segment(segment, vectors, count)
-            scores = np.hstack([scores, own_scores])
-            rows = np.hstack([rows, own_rows + first])
-            scores, rows = sort_ranking(scores, rows)
-            scores, rows = scores[:, :count], rows[:, :count]
-            first += segment.num_rows
+        if not count:
+            return np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+        scores, rows = self._backend.nearest(vectors, count, approximate=approximate)
         if self.model.similarity_function == "cosine":
             scores = np.clip(scores, -1, 1)
         return scores, rows
 
-    def _rank_segment(self, segment: _Segment, queries: NDArray[np.float32], count: int) -> Ranking:
-        """Rank the texts of a segment; `-inf` is the score of a deleted one."""
-        num_rows, codes = segment.num_rows, segment.codes
-        compared: Any = segment.vectors if codes is None else codes
-        parts = [
-            _compare(queries, compared[start : start + _CHUNK], self.quantization)
-            for start in range(0, num_rows, _CHUNK)
-        ]
-        scores = np.concatenate(parts, axis=1)
-        scores[:, list(segment.deleted_rows)] = -np.inf
-        if codes is None:
-            order = np.argsort(-scores, axis=1, kind="stable")[:, :count]
-            return np.take_along_axis(scores, order, 1), order
-        depth = min(RESCORING_FACTOR * count, num_rows)
-        rows = np.argpartition(-scores, depth - 1, axis=1)[:, :depth]
-        is_there = np.take_along_axis(scores, rows, 1) > -np.inf
-        exact = np.stack(
-            [segment.vectors[chosen] @ query for chosen, query in zip(rows, queries, strict=True)]
-        )
-        return np.where(is_there, exact, -np.inf).astype(np.float32), rows
-
     def _texts_of(self, rows: set[int]) -> dict[int, tuple[int, str, str]]:
-        texts: dict[int, tuple[int, str, str]] = {}
-        first = 0
-        for segment in self._segments:
-            for row in rows & set(range(first, first + segment.num_rows)):
-                own = row - first
-                texts[row] = (row, segment.ids[own], segment.text(own))
-            first += segment.num_rows
-        return texts
-
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        """Lock the store for writing, in its last state."""
-        with locked_output(self.directory, kind="directory"):
-            self.refresh()
-            _remove_unlisted(self.directory, self._manifest)
-            yield
-
-    def _entries_without(self, ids: set[str]) -> list[dict[str, Any]]:
-        """The segments of the manifest, without the texts with these ids."""
-        entries = []
-        for one in self._segments:
-            rows = {row for row, name in enumerate(one.ids) if name in ids}
-            deleted_rows = sorted(rows | set(one.deleted_rows))
-            if len(deleted_rows) < one.num_rows:
-                entries.append({"name": one.folder.name, "deleted_rows": deleted_rows})
-        return entries
-
-    def _write_segment(
-        self, texts: Sequence[str], ids: Sequence[str], vectors: NDArray[np.float32]
-    ) -> dict[str, Any]:
-        name = f"segment-{self._manifest['next_segment']:06}"
-        contents = [text.encode() for text in texts]
-        with new_directory(self.directory / name) as new:
-            arrays: dict[str, Any] = {"vectors": np.ascontiguousarray(vectors, "<f4")}
-            arrays["ends"] = np.cumsum([len(text) for text in contents], dtype=np.int64)
-            if self.quantization != "none":
-                arrays["codes"] = quantize_vectors(vectors, self.quantization)
-            for key, array in arrays.items():
-                np.save(new / f"{key}.npy", array)
-            write_file(new / "texts.bin", b"".join(contents))
-            write_file(new / "ids.json", json.dumps(list(ids)))
-        return {"name": name, "deleted_rows": []}
-
-    def _commit(self, segments: Sequence[dict[str, Any]]) -> None:
-        """Replace the manifest, which makes a change visible and lasting."""
-        next_segment = self._manifest["next_segment"] + 1
-        content = {**self._manifest, "segments": list(segments), "next_segment": next_segment}
-        _write_manifest(self.directory, content)
-        self.refresh()
-        _remove_unlisted(self.directory, self._manifest)
+        texts = self._backend.texts_in_rows(rows - {-1})
+        return {row: (row, name, text) for row, (name, text) in texts.items()}
 
 
 def read_rows_to_add(
@@ -393,11 +248,6 @@ def read_rows_to_add(
     return ids, contents
 
 
-def not_store_error(path: str | os.PathLike[str], fix: str) -> OutputError:
-    """Return the error about a directory that is no store, or absent."""
-    return OutputError("is no store of texts", where=os.fspath(path), fix=fix)
-
-
 def _list_ids(ids: str | Iterable[object]) -> list[str]:
     """Return ids as texts; a text is one id."""
     names = []
@@ -407,53 +257,3 @@ def _list_ids(ids: str | Iterable[object]) -> list[str]:
             raise DataError(f"{truncate_repr(value)} is no id", fix="Ids are texts, not empty.")
         names.append(name)
     return names
-
-
-def quantize_vectors(vectors: NDArray[np.float32], quantization: Quantization) -> NDArray[Any]:
-    """Return int8 codes of vectors, each scaled by its largest number, or the bits of the signs."""
-    if quantization == "binary":
-        return np.packbits(vectors > 0, axis=1)
-    largest = np.abs(vectors).max(1, keepdims=True, initial=1e-30)
-    codes: NDArray[np.int8] = np.round(127 / largest * vectors).astype(np.int8)
-    return codes
-
-
-def _compare(
-    queries: NDArray[np.float32], codes: NDArray[Any], quantization: Quantization
-) -> NDArray[np.float32]:
-    if quantization == "binary":
-        signs = np.packbits(queries > 0, axis=1)
-        rows = [np.unpackbits(codes ^ one, axis=1).sum(1, dtype=np.int32) for one in signs]
-        return -np.stack(rows).astype(np.float32)
-    scores: NDArray[np.float32] = queries @ codes.astype(np.float32).T
-    if quantization == "int8":  # codes have different scales; cosines do not depend on them
-        scores /= np.linalg.norm(codes.astype(np.float32), axis=1).clip(1e-30)
-    return scores
-
-
-def _fingerprint(model: AnyModel) -> str:
-    return model.fingerprint()
-
-
-def _read_manifest(directory: Path) -> dict[str, Any]:
-    path = directory / _MANIFEST
-    tree = read_json(path, DataError)
-    check_format_version(tree, FORMAT_VERSION, path, DataError, fix="Make the store again.")
-    try:
-        return verify_checksum(tree)
-    except ValueError as error:
-        raise DataError(f"is damaged ({error})", where=str(path)) from None
-
-
-def _write_manifest(directory: Path, content: dict[str, Any]) -> None:
-    tree = {**content, "format_version": FORMAT_VERSION}
-    write_json(directory / _MANIFEST, with_checksum(tree))
-
-
-def _remove_unlisted(directory: Path, manifest: dict[str, Any]) -> None:
-    """Remove segments that the manifest does not list; a reader's open files stay readable."""
-    names = {one["name"] for one in manifest["segments"]}
-    with writing(directory):
-        for path in directory.glob("segment-*"):
-            if path.name not in names:
-                shutil.rmtree(path)
