@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["app", "main"]
 
 MODULES = {
+    "answering": ("answer",),
     "checkpoint": (
         *("inspect", "convert", "quantize", "distil", "add-tokens", "shrink", "extend"),
     ),
@@ -29,7 +30,7 @@ MODULES = {
     "planning": ("estimate", "settings", "report-environment"),
     "prediction": ("predict", "explain"),
     "publishing": ("push",),
-    "search": ("neighbours", "search", "answer", "index", "mine"),
+    "search": ("neighbours", "search", "index", "mine"),
     "serve": ("serve",),
     "training": ("pretrain", "finetune"),
     "vectors": ("embed", "features"),

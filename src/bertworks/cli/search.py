@@ -1,4 +1,4 @@
-"""Find near texts or words: `neighbours`, `search`, `answer`, `index`, `mine`."""
+"""Find near texts or words: `neighbours`, `search`, `index`, `mine`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .display import Display, JsonDisplay
 from .models import BM25, AdaptedModel, ModelSource, use_each
 from .options import Overwrite, SettingsOption, SettingsWords, TopK
 from .outputs import check_present, output
+from .retrievers import no_match, short_places
 from .texts import Column, lines_of, require_text
 
 if TYPE_CHECKING:
-    from ..analysis.retrieval.answering import CorpusAnswer
     from ..analysis.retrieval.text_index import Hit
 
 
@@ -177,131 +177,9 @@ def search(
         if len(query_texts) > 1:
             display.text(query)
         if not hits:
-            display.text(f"  no result: {_no_match([model, *map(ModelSource, others or ())])}")
+            display.text(f"  no result: {no_match([model, *map(ModelSource, others or ())])}")
             continue
         _show_hits(display, hits, file, None if rerank is None else similarity)
-
-
-@verb(
-    "answer",
-    'bertworks answer "Who wrote it?" --corpus passages.txt --reader runs/squad',
-    'bertworks answer "Who wrote it?" --corpus wiki.parquet --column passage \\\n'
-    "      --retriever mini-sentences --index wiki.index --reader runs/squad",
-)
-def answer(
-    questions: list[str],
-    *,
-    corpus: str,
-    reader: str,
-    retriever: str = BM25,
-    others: Annotated[list[str] | None, typer.Option("--with")] = None,
-    index: Path | None = None,
-    overwrite: Overwrite = False,
-    column: Column = None,
-    passages: Annotated[int, typer.Option(min=1, max=1_000_000)] = 5,
-    top_k: TopK = 1,
-    settings: SettingsOption,
-    engine: EngineOption,
-    display: JsonDisplay,
-) -> None:
-    """Answer questions from the passages of a file.
-
-    The best passages for a question are retrieved, and the reader finds spans in them, which are
-    ordered by its scores. Its score is less than 0 if it prefers "no answer", which readers trained
-    with unanswerable questions know.
-
-    Args:
-        questions (QUESTION…): Questions; - reads lines from standard input.
-        corpus (FILE): Passages: .txt with one on each line, or a table.
-        reader (MODEL): Model fine-tuned for answering.
-        retriever (MODEL): Model that ranks passages, or bm25.
-        others (MODEL): Another one, whose ranking is fused; may be repeated.
-        index (DIR): Directory that keeps the retriever's vectors for later questions.
-        passages (N): Passages read per question.
-        top_k: Answers per question.
-    """
-    texts = list(lines_of(questions))
-    for text in texts:
-        require_text(text)
-    sources = [ModelSource(name) for name in (retriever, *(others or ()), reader)]
-    if index is not None:
-        from ..utils.outputs import check_inputs
-
-        check_inputs(index, [directory for one in sources for directory in one.directories()])
-
-    def find(models: list[Any]) -> Any:
-        from ..analysis.retrieval.answering import answer_questions
-        from ..analysis.retrieval.opening import open_index
-        from ..data.settings import TableOptions
-
-        _, engine_settings = TableOptions.split(settings)
-        with Progress() as progress:
-            text_index = open_index(
-                models[:-1],
-                corpus,
-                index,
-                column=column,
-                overwrite=overwrite,
-                progress=progress.counter("embedding", "passages"),
-                **settings,
-            )
-        answers_of_texts = answer_questions(
-            text_index, models[-1], texts, passages=passages, top_k=top_k, **engine_settings
-        )
-        without_answer = [
-            text for text, own in zip(texts, answers_of_texts, strict=True) if not own
-        ]
-        hits_of_texts = text_index.search(without_answer, 1)
-        pairs = zip(without_answer, hits_of_texts, strict=True)
-        return answers_of_texts, {text for text, hits in pairs if not hits}
-
-    answers_of_texts, unmatched_texts = use_each(sources, find, engine)
-    for text, answers in zip(texts, answers_of_texts, strict=True):
-        display.json({"question": text, "answers": [one._asdict() for one in answers]})
-        if len(texts) > 1:
-            display.text(text)
-        if not answers:
-            is_unmatched = text in unmatched_texts
-            why = _no_match(sources[:-1]) if is_unmatched else "the reader finds none"
-            display.text(f"  no answer: {why}")
-            continue
-        _show_answers(display, answers, corpus)
-
-
-def _no_match(retrievers: list[ModelSource]) -> str:
-    """Return why retrievers found no text for a query."""
-    if all(one.name == BM25 for one in retrievers):
-        return "bm25 finds no text that shares a word with it"
-    return "there are no texts"
-
-
-def _short_places(places: list[str], file: str) -> tuple[str, list[str]]:
-    """Return what the places of texts in a file are called, and the places without its name."""
-    from ..analysis.retrieval.store import is_store
-
-    if is_store(file):
-        return "id", places
-    short = [place.removeprefix(file).lstrip(":, ") for place in places]
-    if all(place.startswith("row ") for place in short):
-        return "row", [place.removeprefix("row ") for place in short]
-    return "line" if all(place.isdecimal() for place in short) else "place", short
-
-
-def _show_answers(display: Display, answers: list[CorpusAnswer], corpus: str) -> None:
-    """Print the answers to a question."""
-    name, places = _short_places([one.where for one in answers], corpus)
-    rows = [
-        (
-            one.answer,
-            one.score,
-            one.similarity,
-            place,
-            " ".join(one.passage[max(0, one.start - 60) : one.end + 60].split()),
-        )
-        for one, place in zip(answers, places, strict=True)
-    ]
-    columns = ("answer", "score", "passage", name, "text")
-    display.table(columns, rows, right=("score", "passage", name), truncate="text")
 
 
 @verb(
@@ -327,7 +205,7 @@ def index(
 ) -> None:
     """Add texts to a store that search and answer read, or delete some.
 
-    Each 8,192 texts are added as a whole or not at all, and the same command completes an
+    Each 2,048 texts are added as a whole or not at all, and the same command completes an
     interrupted one. A text replaces the earlier one with its id.
 
     Args:
@@ -452,7 +330,7 @@ def _show_hits(display: Display, hits: list[Hit], file: str, similarity: str | N
         similarity: the name of the vectors' similarity, if the hits are ranked by another score.
     """
     scores = ("score",) if similarity is None else ("score", similarity)
-    name, places = _short_places([hit.where for hit in hits], file)
+    name, places = short_places([hit.where for hit in hits], file)
     rows = [
         ((*(hit.score, hit.similarity)[: len(scores)], place, " ".join(hit.text.split())))
         for hit, place in zip(hits, places, strict=True)

@@ -7,11 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertworks.analysis.retrieval.answering import answer_questions
+from bertworks.analysis.retrieval.answering import (
+    answer_questions,
+    evaluate_answers,
+    passages_of,
+)
 from bertworks.analysis.retrieval.bm25 import BM25Index
 from bertworks.errors import BertworksError, SettingsError
 from bertworks.loading import load
 from bertworks.packed import Packed
+
+from ...tasks.squad_oracle import of_version_1
 
 SAVED_MODELS = Path(__file__).parents[2] / "saved_models"
 PASSAGES = ["the river was open", "a door near the river", "", "nothing of that"]
@@ -59,3 +65,33 @@ def test_models_and_numbers_that_cannot_answer_are_refused() -> None:
     reader = load(SAVED_MODELS / "answering", device="cpu")
     with pytest.raises(SettingsError, match="both must be at least 1"):
         answer_questions(index, reader, QUESTIONS, passages=0)
+
+
+def test_evaluation_has_the_official_scores_of_the_answers_of_each_cutoff(tmp_path: Path) -> None:
+    reader = load(SAVED_MODELS / "answering", device="cpu")
+    passages = [PASSAGES[0], PASSAGES[1], PASSAGES[3]]
+    index = BM25Index.open(passages)
+    questions = ["which river ?", "a door near what ?", "nothing of what ?"]
+    gold = ["river", "the river", "that"]
+    rows = [
+        {"question": question, "context": passage, "answers": [answer]}
+        for question, passage, answer in zip(questions, passages, gold, strict=True)
+    ]
+    evaluations = evaluate_answers(reader, rows, index, cutoffs=(1, 2))
+    assert passages_of(reader, rows * 2) == passages
+    assert evaluations["given"].metrics == reader.evaluate(rows).metrics
+    for cutoff in (1, 2):
+        answers = answer_questions(index, reader, questions, passages=cutoff)
+        expected = np.mean(
+            [of_version_1(own[0].answer, [one]) for own, one in zip(answers, gold, strict=True)], 0
+        )
+        metrics = evaluations[str(cutoff)].metrics
+        assert (metrics["exact_match"], metrics["f1"]) == pytest.approx(tuple(expected))
+        hits_of_questions = index.search(questions, cutoff)
+        are_retrieved = [
+            any(hit.text == passage for hit in hits)
+            for hits, passage in zip(hits_of_questions, passages, strict=True)
+        ]
+        assert metrics["recall"] == sum(are_retrieved) / 3
+    with pytest.raises(SettingsError, match=r"cutoffs=\[0\]: give numbers"):
+        evaluate_answers(reader, rows, index, cutoffs=(0,))

@@ -147,24 +147,24 @@ def test_interrupted_addition_is_completed_by_a_second_call(
     store = VectorStore.open(model, address)
     steps: list[int] = []
 
-    def stop(done: int, total: int) -> None:
-        steps.append(done)
+    def stop(count: int, total: int) -> None:
+        steps.append(count)
         if len(steps) == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         store.add(TEXTS.values(), TEXTS.keys(), progress=stop)
     assert len(store) == 24
-    embedded: list[int] = []
+    num_texts: list[int] = []
     original = Model.embed
 
     def embed(self: Model, texts: Any, **settings: Any) -> Any:
-        embedded.append(len(texts))
+        num_texts.append(len(texts))
         return original(self, texts, **settings)
 
     monkeypatch.setattr(Model, "embed", embed)
     assert store.add(TEXTS.values(), TEXTS.keys()) == 0
-    assert embedded == [8, 8]
+    assert num_texts == [8, 8]
     monkeypatch.undo()
     assert sorted(store.ids) == sorted(TEXTS)
 
@@ -180,8 +180,8 @@ def test_index_of_the_command_line_writes_a_database(
     for num_added in (2, 0):
         counts = json_of("index", name, address, *words)
         assert counts == {"added": num_added, "replaced": 0, "deleted": 0, "texts": 2}
-    found = json_of("search", name, address, "a b", "--top-k", 1)
-    assert [(hit["where"], hit["text"]) for hit in found["hits"]] == [("1", "a b")]
+    result = json_of("search", name, address, "a b", "--top-k", 1)
+    assert [(hit["where"], hit["text"]) for hit in result["hits"]] == [("1", "a b")]
 
 
 def test_postgres_reports_what_is_wrong_in_one_line(model: Model, postgres: str) -> None:

@@ -9,17 +9,26 @@ spans of different passages are compared by logits, not by probabilities within 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, Unpack, cast
 
 from ...data.rows import chunks
+from ...data.tables import Table
 from ...errors import BertworksError, SettingsError
 from ...inference import engine
 from ...inference.settings import EngineSettings
 from ...settings.keywords import EngineKeywords
+from ...tasks.answering.answers import read_answers
+from ...tasks.answering.scores import AnsweringScores
+from ...tasks.answering.spans import ScoredSpan
 from ...tasks.answering.task import AnsweringTask
+from ...tasks.evaluation import Evaluation
+from ...tasks.inputs import open_table
+from ...tasks.measures import Location
 from .text_index import Hit, TextIndex
 
 if TYPE_CHECKING:
+    from ...inference.engine import AnyNetwork
     from .text_index import AnyModel
 
 
@@ -75,50 +84,152 @@ def answer_questions(
         SettingsError: a number is less than 1.
         DataError: a question is too long for the index's model.
     """
+    check_reader(reader)
+    if passages < 1 or top_k < 1:
+        raise SettingsError(f"passages={passages}, top_k={top_k}: both must be at least 1")
+    questions = [questions] if isinstance(questions, str) else list(questions)
+    hits_of_questions = index.search(questions, passages)
+    answers = _read(reader, questions, hits_of_questions, EngineSettings.parse(settings))
+    return [best_answers(own, top_k) for own in answers]
+
+
+def evaluate_answers(
+    reader: AnyModel,
+    data: Table,
+    index: TextIndex,
+    *,
+    cutoffs: Sequence[int] = (1, 5, 20),
+    **settings: Unpack[EngineKeywords],
+) -> dict[str, Evaluation]:
+    """Evaluate answers from a corpus beside those from the passage that comes with a question.
+
+    Args:
+        reader: a model fine-tuned for answering.
+        data: questions, each with its passage and its answers, such as SQuAD's file.
+        index: of the corpus; that of the data's own passages: `passages_of`.
+        cutoffs: numbers of passages that are retrieved and read.
+        settings: settings of `EngineSettings`, for the reader.
+
+    Returns:
+        For "given" and each cutoff the metrics of `AnsweringScores`; and `recall`, the share of the
+        questions whose own passage is among those that were read.
+
+    Raises:
+        BertworksError, SettingsError, DataError: see `answer_questions`; or the data are not valid.
+    """
+    task = check_reader(reader)
+    if not cutoffs or min(cutoffs) < 1:
+        raise SettingsError(f"cutoffs={list(cutoffs)}: give numbers of passages, at least 1")
+    table = open_table(task, data, labelled=True)
+    rows, own_task = list(table.rows), table.task
+    assert isinstance(own_task, AnsweringTask)
+    questions = [row[own_task.column("question")] for _, row in rows]
+    gold = [read_answers(row, own_task.columns, where)[0] for where, row in rows]
+    hits_of_questions = index.search(questions, max(cutoffs))
+    answers = _read(reader, questions, hits_of_questions, EngineSettings.parse(settings))
+    evaluations = {"given": reader.evaluate(data, **settings)}
+    for cutoff in cutoffs:
+        scores = AnsweringScores(
+            unanswerable=task.settings.unanswerable, threshold=task.settings.null_threshold
+        )
+        num_retrieved = 0
+        for number, located in enumerate(rows):
+            best = next(iter(best_answers(answers[number][:cutoff], 1)), None)
+            hits = hits_of_questions[number][:cutoff]
+            passage = located.values[own_task.column("context")]
+            num_retrieved += any(hit.text == passage for hit in hits)
+            scores.add(
+                Location(number, located.where),
+                questions[number],
+                "" if best is None else best.passage,
+                gold[number],
+                "" if best is None else best.answer,
+                margin=None if best is None else -best.score,
+                mark=(0, 0) if best is None else (best.start, best.end),
+            )
+        evaluation = Evaluation.from_measure(scores, len(rows))
+        metrics = {**evaluation.metrics, "recall": num_retrieved / len(rows)}
+        evaluations[str(cutoff)] = replace(evaluation, metrics=metrics)
+    return evaluations
+
+
+def passages_of(reader: AnyModel, data: Table) -> list[str]:
+    """Return the different passages of a table of questions."""
+    task, rows = open_table(check_reader(reader), data, labelled=True)
+    assert isinstance(task, AnsweringTask)
+    return list(dict.fromkeys(row[task.column("context")] for _, row in rows))
+
+
+def check_reader(reader: AnyModel) -> AnsweringTask:
+    """Return the task of a reader.
+
+    Raises:
+        BertworksError: it was not trained for answering.
+    """
     task = reader.task
     if not isinstance(task, AnsweringTask):
         name = "nothing" if task is None else task.name
         raise BertworksError(
             f"the reader was trained for {name}", fix="Give a model of finetune answering."
         )
-    if passages < 1 or top_k < 1:
-        raise SettingsError(f"passages={passages}, top_k={top_k}: both must be at least 1")
-    engine_settings = EngineSettings.parse(settings)
-    questions = [questions] if isinstance(questions, str) else list(questions)
-    hits_of_questions = index.search(questions, passages)
+    return task
+
+
+def _read(
+    reader: AnyModel,
+    questions: Sequence[str],
+    hits_of_questions: Sequence[Sequence[Hit]],
+    settings: EngineSettings,
+) -> list[list[list[CorpusAnswer]]]:
+    """Return the answers in each passage of each question."""
+    task, network = check_reader(reader), cast("AnyNetwork", reader.network)
     pairs = [(number, hit) for number, hits in enumerate(hits_of_questions) for hit in hits]
-    answers: list[list[CorpusAnswer]] = [[] for _ in questions]
-    for window in chunks(pairs, engine_settings.window_rows):
+    answers: list[list[list[CorpusAnswer]]] = [[] for _ in questions]
+    for window in chunks(pairs, settings.window_rows):
         rows = [task.text_row(questions[number], hit.text) for number, hit in window]
         places = [f"{questions[number]!r} in {hit.where}" for number, hit in window]
         examples = task.build_examples(rows, 0, places, labelled=False)
-        network: Any = reader.network
-        batches = engine.outputs_of(network, task, examples, engine_settings, places.__getitem__)
-        for outputs, batch in batches:
-            for example, spans, null in task.spans(outputs, batch):
-                number, hit = window[example.index]
-                shift = null if task.settings.unanswerable else 0.0
-                answers[number] += [
-                    _answer_of(hit, span.start, span.end, span.score - shift) for span in spans
-                ]
+        batches = engine.outputs_of(network, task, examples, settings, places.__getitem__)
+        spans_of_rows = {
+            example.index: (spans, null)
+            for outputs, batch in batches
+            for example, spans, null in task.spans(outputs, batch)
+        }
+        for row, (number, hit) in enumerate(window):
+            answers[number].append(answers_in(hit, *spans_of_rows[row], task))
+    return answers
+
+
+def answers_in(
+    hit: Hit, spans: Sequence[ScoredSpan], null: float, task: AnsweringTask
+) -> list[CorpusAnswer]:
+    """Return the answers in a passage, by its spans and the score of "no answer"."""
+    shift = null if task.settings.unanswerable else 0.0
     return [
-        _best_answers(own, hits, top_k)
-        for own, hits in zip(answers, hits_of_questions, strict=True)
+        CorpusAnswer(
+            hit.text[span.start : span.end],
+            span.score - shift,
+            hit.similarity,
+            hit.row,
+            hit.where,
+            span.start,
+            span.end,
+            hit.text,
+        )
+        for span in spans
     ]
 
 
-def _answer_of(hit: Hit, start: int, end: int, score: float) -> CorpusAnswer:
-    return CorpusAnswer(
-        hit.text[start:end], score, hit.similarity, hit.row, hit.where, start, end, hit.text
-    )
-
-
-def _best_answers(
-    answers: Sequence[CorpusAnswer], hits: Sequence[Hit], top_k: int
+def best_answers(
+    answers_of_passages: Sequence[Sequence[CorpusAnswer]], top_k: int
 ) -> list[CorpusAnswer]:
-    """Return the best answers with different texts."""
-    ranks = {hit.row: rank for rank, hit in enumerate(hits)}
+    """Return the best answers with different texts, of all passages, which are in their order."""
+    answers = [
+        (-one.score, rank, one.start, one)
+        for rank, answers in enumerate(answers_of_passages)
+        for one in answers
+    ]
     best: dict[str, CorpusAnswer] = {}
-    for one in sorted(answers, key=lambda one: (-one.score, ranks[one.row], one.start)):
+    for *_, one in sorted(answers, key=lambda item: item[:3]):
         best.setdefault(one.answer, one)
     return list(best.values())[:top_k]

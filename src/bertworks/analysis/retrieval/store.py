@@ -35,7 +35,7 @@ _DATABASES: dict[str, Any] = {
     **dict.fromkeys(store_qdrant.SCHEMES, store_qdrant.QdrantBackend),
 }
 
-_BATCH_TEXTS = 8192
+_BATCH_TEXTS = 2048
 
 
 def is_database(address: object) -> bool:
@@ -143,7 +143,7 @@ class VectorStore(TextIndex):
     ) -> int:
         """Add texts; one whose id is already there replaces the earlier text.
 
-        Texts are added in batches of 8,192, each of which is there as a whole or not at all if this
+        Texts are added in batches of 2,048, each of which is there as a whole or not at all if this
         is interrupted. A text that is already there is skipped, so a second call completes it.
 
         Args:

@@ -76,9 +76,7 @@ class StoreBackend(ABC):
             raise DataError("has vectors of another model", where=self.name, fix=fix)
 
 
-def not_store_error(
-    name: str, fix: str = "Create one: index MODEL STORE --add FILE."
-) -> OutputError:
+def not_store_error(name: str, fix: str = "Create one: --add FILE.") -> OutputError:
     """Return the error about a place that is no store, or absent."""
     return OutputError("is no store of texts", where=name, fix=fix)
 
