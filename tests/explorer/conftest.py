@@ -23,6 +23,7 @@ from tests.serving.conftest import (
 __all__ = ["directories", "directory", "get_model", "server", "start"]
 
 MODELS = ("pretrained", "encoder", "classifier", "tagger", "answering", "causal")
+CORPUS = ("the door was open in london", "a deep river", "the river was open")
 
 
 @pytest.fixture(scope="package")
@@ -35,7 +36,7 @@ def browser() -> Iterator[Any]:
 def site(directories: dict[str, str]) -> Iterator[Running]:
     """A server whose default model predicts masked words."""
     models = {name: directories[name] for name in MODELS}
-    with running({**models, "other": directories["pretrained"]}) as started:
+    with running({**models, "other": directories["pretrained"]}, corpus=CORPUS) as started:
         yield started
 
 

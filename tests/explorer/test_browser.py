@@ -19,7 +19,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from bertworks import explorer, load
+from bertworks import Client, explorer, load
 from bertworks.cli import app
 from bertworks.serving.security import Keys
 from bertworks.training.checkpoint import save_weights
@@ -457,6 +457,18 @@ def test_answer_follows_the_threshold(visit) -> None:
     assert page.evaluate("document.activeElement.type") == "range", "the keyboard stays at it"
 
 
+def test_corpus_shows_the_answers_of_passages(visit, site) -> None:
+    page = visit().open("#/corpus?model=answering&question=which+river")
+    page.locator("mark").first.wait_for()
+    with Client(site.url, model="answering") as client:
+        (answers,) = client.answer("which river", top_k=5)
+    cards = page.locator(".card")
+    assert cards.locator("h2").all_inner_texts() == [one["answer"] for one in answers]
+    assert cards.locator("mark").all_inner_texts() == [one["answer"] for one in answers]
+    assert cards.locator(".passage").all_inner_texts() == [one["passage"] for one in answers]
+    assert answers[0]["where"] in cards.first.inner_text()
+
+
 def test_similarity_and_search_show_cosines(visit, get_model) -> None:
     texts = ["the door was open", "a deep river", "the river was deep"]
     tab = visit()
@@ -575,6 +587,7 @@ VIEWS = {
     "classify": "model=classifier",
     "tag": "model=tagger&text=the+door",
     "answer": "model=answering&question=door&text=the+door",
+    "corpus": "model=answering&question=door",
     "similarity": "model=encoder",
     "search": "model=encoder&query=door&texts=the+door%0Aa+river",
 }

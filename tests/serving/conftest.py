@@ -6,9 +6,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 import uvicorn
 
 import bertworks as bw
+from bertworks.analysis.retrieval.bm25 import BM25Index
 from bertworks.checkpoints.sentence_settings import SentenceSettings
 from bertworks.nn.config import EncoderConfig
 from bertworks.serving.app import make_app
@@ -209,11 +211,14 @@ def running(
     max_memory: int | None = None,
     precision: str = "auto",
     backend: Backend = "auto",
+    corpus: Sequence[str] = (),
 ) -> Iterator[Running]:
     models = Models(
         sources, device="cpu", max_memory=max_memory, precision=precision, backend=backend
     )
-    app = make_app(models, settings or ServeSettings(lazy=True), keys, local=local)
+    open_corpus = partial(BM25Index.open, list(corpus)) if corpus else None
+    lazy = ServeSettings(lazy=True)
+    app = make_app(models, settings or lazy, keys, local=local, open_corpus=open_corpus)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False))
     thread = threading.Thread(target=server.run)
     thread.start()

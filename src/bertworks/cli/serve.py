@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -13,9 +13,13 @@ from ..serving.signals import signals_at_start
 from ..utils.environment import SERVE_PREFIX
 from .application import verb
 from .devices import EngineOption
-from .models import Adapters
+from .models import BM25, Adapters, ModelSource, use_each
 from .options import SettingsOption
 from .outputs import check_present
+from .texts import Column
+
+if TYPE_CHECKING:
+    from ..analysis.retrieval.text_index import TextIndex
 
 
 @verb(
@@ -23,9 +27,11 @@ from .outputs import check_present
     "bertworks serve sentence-transformers/all-MiniLM-L6-v2",
     "bertworks serve tickets=runs/tickets minilm=models/minilm lazy=true",
     "bertworks serve runs/tickets --host 0.0.0.0 --api-keys keys.txt",
+    "bertworks serve runs/squad --corpus passages.txt --retriever mini-sentences",
     variable_prefix=SERVE_PREFIX,
 )
 def serve(
+    ctx: typer.Context,
     models: list[str],
     *,
     host: str = "127.0.0.1",
@@ -35,6 +41,10 @@ def serve(
     tls_key: Path | None = None,
     tls_certificate: Path | None = None,
     log_level: Literal["debug", "info", "warning"] = "info",
+    corpus: str | None = None,
+    retriever: str = BM25,
+    index: Path | None = None,
+    column: Column = None,
     settings: SettingsOption,
     adapters: Adapters,
     engine: EngineOption,
@@ -55,9 +65,24 @@ def serve(
         tls_key (FILE): For HTTPS: private key (PEM file).
         tls_certificate (FILE): For HTTPS: certificate (PEM file).
         log_level: debug: also health checks. Texts and keys are never logged.
+        corpus (FILE): Passages from which a model for questions answers: .txt with one on each
+            line, a table, or a store.
+        retriever (MODEL): Model that ranks the passages, or bm25.
+        index (DIR): Directory that keeps the retriever's vectors of the passages.
     """
+    if corpus is None and (index is not None or column is not None or retriever != BM25):
+        ctx.fail("--retriever, --index and --column need --corpus FILE.")
     import_optional("fastapi", "serve", "serve")
     import_optional("uvicorn", "serve", "serve")
+
+    def open_corpus() -> TextIndex:
+        from ..analysis.retrieval.opening import open_index
+
+        def open_with(retrievers: list[Any]) -> TextIndex:
+            return open_index(retrievers, corpus or "", index, column=column)
+
+        return use_each([ModelSource(retriever)], open_with, engine)
+
     # Imported and loaded objects stay: garbage collection of them would take a quarter of the
     # start. The server enables collection again once it has started.
     gc.disable()
@@ -89,6 +114,7 @@ def serve(
                 port=port,
                 no_auth=no_auth,
                 log_level=log_level,
+                open_corpus=None if corpus is None else open_corpus,
                 **{name: str(file) for name, file in tls.items() if file is not None},
             )
     finally:

@@ -39,6 +39,11 @@ def _is_trained_for(*tasks: type) -> Callable[[Model], bool]:
     return lambda model: isinstance(model.task, tasks)
 
 
+_QUESTIONS = Requirement(
+    "it answers no questions",
+    "a model for questions: bertworks finetune answering trains one",
+    _is_trained_for(AnsweringTask),
+)
 _STEPS = Requirement(
     "its layers are of a kind whose steps are not shown (with bottlenecks, with global tokens, "
     "with factors in place of norms, or without attention heads)",
@@ -71,11 +76,7 @@ REQUIREMENTS: dict[str, Requirement | None] = {
         "a tagger: bertworks finetune tagging trains one",
         _is_trained_for(TaggingTask),
     ),
-    "answer": Requirement(
-        "it answers no questions",
-        "a model for questions: bertworks finetune answering trains one",
-        _is_trained_for(AnsweringTask),
-    ),
+    **dict.fromkeys(("answer", "corpus"), _QUESTIONS),
     "generate": Requirement(
         "it continues no texts",
         "a causal model, such as openai-gpt",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -27,6 +28,9 @@ from .security import Keys
 from .service import Service
 from .settings import ServeSettings
 
+if TYPE_CHECKING:
+    from ..analysis.retrieval.text_index import TextIndex
+
 DIALECTS = (
     openai.dialect,
     cohere.dialect,
@@ -48,12 +52,14 @@ def make_app(
     keys: Keys | None = None,
     *,
     local: bool = True,
+    open_corpus: Callable[[], TextIndex] | None = None,
 ) -> FastAPI:
     """Create the application that serves some models.
 
     Args:
         keys: accepted API keys; if omitted, no key is needed.
         local: whether the server listens only to this machine.
+        open_corpus: opens the texts from which questions are answered.
     """
     routes = [
         (route, dialect.error_format)
@@ -62,7 +68,7 @@ def make_app(
         if isinstance(route, Route)
     ]
     keys = keys or Keys()
-    service = Service(models, settings or ServeSettings(), routes, keys)
+    service = Service(models, settings or ServeSettings(), routes, keys, open_corpus)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -75,6 +81,7 @@ def make_app(
         yield
         service.ready = False
         await asyncio.to_thread(service.view_executor.close)
+        await asyncio.to_thread(service.corpus_executor.close)
         await asyncio.to_thread(service.queue.close)
         await asyncio.to_thread(service.traces.close)
 

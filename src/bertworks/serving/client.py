@@ -156,6 +156,25 @@ class Client(ClientBase):
             self._request_one("/next-sentence", body, lambda answer: float(answer[0][name]))
         )
 
+    def answer(
+        self, questions: Texts, *, passages: int = 5, top_k: int = 1
+    ) -> list[list[dict[str, Any]]]:
+        """For each question its best answers from the corpus of the server, best first.
+
+        Args:
+            passages: number of passages that are read for a question.
+            top_k: answers per question, with different texts.
+        """
+
+        def body(part: list[Any], _: list[Any]) -> Body:
+            questions = [{"question": text} for text in part]
+            return self._make_body(inputs=questions, passages=passages, n_best=top_k)
+
+        def read(replies: list[Any]) -> list[list[dict[str, Any]]]:
+            return [reply["alternatives"] for reply in _concatenate(replies)]
+
+        return self._send(self._request_many("/answer", questions, body, read))
+
     def generate(self, prompts: Texts, **settings: Unpack[GenerationKeywords]) -> list[str]:
         """The continuation of each prompt by a causal model, as `Model.generate`."""
 

@@ -11,11 +11,11 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -31,6 +31,9 @@ from .service import Service
 from .settings import ServeSettings
 from .signals import receive_hangups
 from .tls import make_tls_context, replace_tls_context
+
+if TYPE_CHECKING:
+    from ..analysis.retrieval.text_index import TextIndex
 
 _LAST_SECONDS = 0.25
 
@@ -159,6 +162,7 @@ def serve(
     port: int = 8080,
     no_auth: bool = False,
     log_level: str = "info",
+    open_corpus: Callable[[], TextIndex] | None = None,
     **options: Any,
 ) -> None:
     """Serve models until a signal stops the server.
@@ -166,6 +170,7 @@ def serve(
     Args:
         no_auth: serve other machines without API keys.
         log_level: "debug" also logs health checks.
+        open_corpus: opens the texts from which questions are answered.
         options: other options of uvicorn, such as `ssl_keyfile` and `ssl_certfile`.
 
     Raises:
@@ -178,7 +183,7 @@ def serve(
     configure_threads()
     log_to_stderr(log_level)
     local = is_loopback(host)
-    app = make_app(models, settings, keys, local=local and not no_auth)
+    app = make_app(models, settings, keys, local=local and not no_auth, open_corpus=open_corpus)
     options["timeout_keep_alive"] = math.ceil(settings.keep_alive_seconds)
     config, service = _config(app, host, port, options), app.state.service
     service.connections.limit = limit_connections(settings.max_connections)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from starlette.routing import Route
 
@@ -26,6 +26,9 @@ from .security import Keys
 from .settings import ServeSettings
 from .tracing import Traces, make_traces
 
+if TYPE_CHECKING:
+    from ..analysis.retrieval.text_index import TextIndex
+
 T = TypeVar("T")
 
 _MAX_VIEWS = 32
@@ -38,8 +41,11 @@ class Service:
     Args:
         routes: all routes, each with the format of its errors.
         keys: the keys whose quotas hold.
+        open_corpus: opens the texts from which questions are answered, if there are any.
 
     Attributes:
+        corpus: these texts, once they are open.
+        corpus_executor: searches them.
         quotas: what each key uses.
         traces: the traces of requests.
         error_formats: the format of errors of each path.
@@ -57,6 +63,7 @@ class Service:
         settings: ServeSettings,
         routes: Sequence[tuple[Route, ErrorFormat]],
         keys: Keys,
+        open_corpus: Callable[[], TextIndex] | None = None,
     ) -> None:
         self.models, self.settings = models, settings
         self.error_formats = ErrorFormats(routes)
@@ -80,13 +87,17 @@ class Service:
             settings.batch_tokens, settings.max_queue_tokens, observe=self.metrics.record_batch
         )
         self.view_executor = ViewExecutor()
+        self.corpus: TextIndex | None = None
+        self.corpus_executor = ViewExecutor()
+        self._open_corpus = open_corpus
         self.response_turns = FairYield()
 
     def load_models(self) -> None:
         """Load all models at the start, or check their files if they are loaded on demand.
 
         Raises:
-            BertworksError: no model can be loaded, or one cannot that is required.
+            BertworksError: no model can be loaded, or one cannot that is required; or the corpus
+                cannot be opened.
         """
         if self.ready:
             return
@@ -94,11 +105,13 @@ class Service:
             self.models.check_all()
         else:
             self.models.load_all(require_all=self.settings.require_all)
+        if self._open_corpus is not None:
+            self.corpus = self._open_corpus()
         self.ready = True
 
 
 class ViewExecutor:
-    """A thread, separate from the queue, that computes the explorer's views one at a time.
+    """A thread, separate from the queue, that computes views or searches one at a time.
 
     If a client disconnects or a deadline passes, the work is dropped or stopped (`is_awaited`).
     """

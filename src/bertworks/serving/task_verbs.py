@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..analysis.retrieval.answering import CorpusAnswer, answers_in, best_answers
 from ..inference.similarity import max_similarities
 from ..tasks.answering.task import AnsweringTask
 from ..tasks.classification import task_with_coverage
@@ -135,6 +136,33 @@ async def answer(
         settings = task.settings.with_values(null_threshold=null_threshold, unanswerable=True)
         task = AnsweringTask(task.tokenizer, settings)
     return [task.answer(*spans) for spans in spans_of_rows]
+
+
+async def answer_from_corpus(
+    job: Job, questions: Sequence[Text], *, passages: int, top_k: int
+) -> list[list[CorpusAnswer]]:
+    """Answer questions from the server's corpus, as `answer_questions` does."""
+    corpus = job.service.corpus
+    if corpus is None:
+        raise invalid_field_error(
+            "inputs.context", "the server has no corpus (serve --corpus FILE): give a passage", 422
+        )
+    job.check_count("inputs", len(questions) * passages)
+    search = partial(corpus.search, [item.text for item in questions], passages)
+    hits_of_questions = await job.service.corpus_executor.run(search, job.context.deadline)
+    pairs = [
+        item._replace(text=[item.text, hit.text])
+        for item, hits in zip(questions, hits_of_questions, strict=True)
+        for hit in hits
+    ]
+    task: Any = job.loaded_model.task
+    spans_of_rows = iter(await predict(job, pairs, kind=AnswerRunner) if pairs else ())
+    answers = []
+    for hits in hits_of_questions:
+        spans_of_hits = ((hit, *next(spans_of_rows)[1:]) for hit in hits)
+        answers_of_hits = [answers_in(hit, spans, null, task) for hit, spans, null in spans_of_hits]
+        answers.append(best_answers(answers_of_hits, top_k))
+    return answers
 
 
 def output_scores(prediction: ScoredPrediction, *, raw: bool) -> list[float]:

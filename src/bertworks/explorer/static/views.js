@@ -146,6 +146,16 @@ export const VIEWS = [
     load: () => import("./views/answer.js"),
   },
   {
+    id: "corpus",
+    title: "Answer from a corpus",
+    group: "Tasks",
+    uses: "corpus",
+    about:
+      "The best answers to a question in the passages of the server’s corpus, each marked in its " +
+      "passage.",
+    load: () => import("./views/corpus.js"),
+  },
+  {
     id: "similarity",
     title: "Similarity",
     group: "Tasks",

@@ -11,7 +11,7 @@ from ...inference.settings import GenerationSettings
 from ..job import Job, check_row, join_texts, locate_texts
 from ..pretraining_verbs import fill_mask, generate, next_sentence
 from ..request_error import invalid_field_error
-from ..task_verbs import answer, predict, score
+from ..task_verbs import answer, answer_from_corpus, predict, score
 from .base import Dialect, Fields, Ids, Request, TopK, Truncate
 
 _ROWS = list[dict[str, Any]]
@@ -141,7 +141,7 @@ class TagRequest(Request):
 
 class Question(Fields):
     question: str
-    context: str
+    context: str | None = Field(None, description="The passage; the server's corpus if omitted.")
 
 
 @dialect.request(
@@ -155,7 +155,7 @@ class Question(Fields):
     },
 )
 class AnswerRequest(Request):
-    """The spans of passages that answer questions."""
+    """The spans of passages, or of the server's corpus, that answer questions."""
 
     verb: ClassVar = "predict"
     capability: ClassVar = "answer"
@@ -166,17 +166,47 @@ class AnswerRequest(Request):
         None,
         description="No answer is predicted if it scores better by more than this.",
     )
+    passages: Annotated[int, Field(ge=1, le=100)] | None = Field(
+        None, description="Passages of the corpus that are read for a question; 5 if omitted."
+    )
+
+    @property
+    def questions(self) -> list[Question]:
+        return self.inputs if isinstance(self.inputs, list) else [self.inputs]
+
+    @property
+    def is_from_corpus(self) -> bool:
+        """Whether the questions have no passages."""
+        return self.questions[0].context is None
 
     def decode(self, job: Job) -> Awaitable[Any]:
-        questions = self.inputs if isinstance(self.inputs, list) else [self.inputs]
+        questions = self.questions
         job.check_count("inputs", len(questions))
         for index, item in enumerate(questions):
             job.check_text(f"inputs[{index}].question", item.question)
-            job.check_text(f"inputs[{index}].context", item.context)
+            if (item.context is None) != self.is_from_corpus:
+                raise invalid_field_error(
+                    f"inputs[{index}].context", "give it for each question, or for none", 422
+                )
+            if item.context is not None:
+                job.check_text(f"inputs[{index}].context", item.context)
+        if self.is_from_corpus:
+            if self.null_threshold is not None:
+                raise invalid_field_error("null_threshold", "is for questions with a context", 422)
+            texts = locate_texts("inputs", [item.question for item in questions])
+            return answer_from_corpus(job, texts, passages=self.passages or 5, top_k=self.n_best)
+        if self.passages is not None:
+            raise invalid_field_error("passages", "is for questions without a context", 422)
         pairs = locate_texts("inputs", [[item.question, item.context] for item in questions])
         return answer(job, pairs, null_threshold=self.null_threshold)
 
     async def encode(self, results: Any, job: Job) -> Any:  # noqa: ARG002
+        if self.is_from_corpus:
+            answers_of_questions = [[one._asdict() for one in answers] for answers in results]
+            return [
+                {**(answers[0] if answers else {"answer": ""}), "alternatives": answers}
+                for answers in answers_of_questions
+            ]
         return [
             {**prediction, "alternatives": prediction["alternatives"][: self.n_best]}
             for prediction in results

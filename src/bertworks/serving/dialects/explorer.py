@@ -27,6 +27,7 @@ from ..models import Models
 from ..pages import accepts_html, make_file_response
 from ..request_error import RequestError
 from ..security import PAGE_FILES
+from ..service import Service
 from .base import Dialect, Request
 
 Number = Annotated[int, Field(ge=0, le=100_000)]
@@ -245,14 +246,14 @@ async def models(request: HTTPRequest, model: str | None = None) -> Response:
     service = get_service(request)
     if model is not None:
         await open_job(request, model)
-    served_models = service.models
     entries = await asyncio.to_thread(
-        lambda: [_entry(served_models, name) for name in served_models.sources]
+        lambda: [_entry(service, name) for name in service.models.sources]
     )
     return reply(get_context(request), {**LIMITS, "models": entries})
 
 
-def _entry(served_models: Models, name: str) -> dict[str, Any]:
+def _entry(service: Service, name: str) -> dict[str, Any]:
+    served_models = service.models
     loaded_model = next((each for each in served_models.list_loaded() if each.name == name), None)
     entry = {
         "name": name,
@@ -265,6 +266,10 @@ def _entry(served_models: Models, name: str) -> dict[str, Any]:
     description = describe(model, name)
     for view, reason in description["views"].items():
         description["views"][view] = reason and reason + _other_models(served_models, view)
+    views = description["views"]
+    without_corpus = "The server has no corpus: bertworks serve MODEL --corpus FILE."
+    if service.corpus is None:
+        views["corpus"] = views["corpus"] or without_corpus
     return {
         **entry,
         **description,

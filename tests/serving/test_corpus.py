@@ -1,0 +1,75 @@
+"""Answers from the corpus of a server: those of `answer_questions`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import bertworks as bw
+from bertworks.analysis.retrieval.answering import answer_questions
+from bertworks.analysis.retrieval.bm25 import BM25Index
+from tests.cli.conftest import fails
+from tests.serving.conftest import Running
+
+PASSAGES = ["the door was open in london", "a deep river", "the river was open"]
+QUESTIONS = ["which river", "the door", "zzz"]
+
+
+@pytest.fixture(scope="module")
+def library(start: Callable[..., Any], directories: dict[str, str]) -> Iterator[Running]:
+    names = ("answering", "encoder")
+    with start({name: directories[name] for name in names}, corpus=PASSAGES) as running:
+        yield running
+
+
+def test_corpus_has_the_answers_of_answer_questions(library: Running, get_model: Any) -> None:
+    index, reader = BM25Index.open(PASSAGES), get_model("answering")
+    for passages, top_k in ((5, 1), (1, 3)):
+        numbers = {"passages": passages, "top_k": top_k}
+        expected = answer_questions(index, reader, QUESTIONS, **numbers)
+        with bw.Client(library.url) as client:
+            answers = client.answer(QUESTIONS, **numbers)
+        assert [list(map(len, own)) for own in answers] == [[8] * len(own) for own in expected]
+        for own, expected_own in zip(answers, expected, strict=True):
+            for one, expected_one in zip(own, expected_own, strict=True):
+                scores = {name: one[name] for name in ("score", "similarity")}
+                values = expected_one._asdict()
+                assert scores == pytest.approx({name: values[name] for name in scores}, abs=1e-4)
+                assert {**one, **scores} == {**values, **scores}
+    (answer,) = library.ask("/answer", {"inputs": {"question": "the door"}})
+    assert {name: answer[name] for name in answer["alternatives"][0]} == answer["alternatives"][0]
+    (no_answer,) = library.ask("/answer", {"inputs": [{"question": "zzz"}]})
+    assert no_answer == {"answer": "", "alternatives": []}
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ({"inputs": [{"question": "a"}, {"question": "b", "context": "c"}]}, "or for none"),
+        ({"inputs": {"question": "a"}, "null_threshold": 1.0}, "is for questions with a context"),
+        ({"inputs": {"question": "a", "context": "b"}, "passages": 2}, "without a context"),
+        ({"inputs": [{"question": "a"}] * 30, "passages": 100}, "at most 2,048"),
+        ({"inputs": {"question": "a"}, "model": "encoder"}, "not for answer"),
+    ],
+)
+def test_corpus_refuses_what_has_no_meaning(library: Running, body: Any, says: str) -> None:
+    response = library.http.post("/answer", json=body)
+    assert 400 <= response.status_code < 500
+    assert says in response.text
+
+
+def test_server_without_a_corpus_says_so(server: Running) -> None:
+    body = {"inputs": {"question": "a"}, "model": "answering"}
+    response = server.http.post("/answer", json=body)
+    assert response.status_code == 422
+    assert "the server has no corpus (serve --corpus FILE): give a passage" in response.text
+    entries = server.http.get("/explore/models?model=answering").json()["models"]
+    (entry,) = [one for one in entries if one["name"] == "answering"]
+    assert "The server has no corpus" in entry["views"]["corpus"]
+
+
+def test_options_of_a_corpus_need_it() -> None:
+    says = "--retriever, --index and --column need --corpus FILE"
+    fails("serve", "mini", "--retriever", "mini-sentences", says=says, status=2)
