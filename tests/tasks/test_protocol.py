@@ -23,8 +23,8 @@ from bertworks.inference.settings import EngineSettings
 from bertworks.runs.run_directory import RunDirectory
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.fit import fit
-from bertworks.training.labelled_data import RowSource
 from bertworks.training.plan import Phase
+from bertworks.training.row_source import RowSource
 from bertworks.training.settings import FitSettings
 
 from .hard_cases import (

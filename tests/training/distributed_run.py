@@ -13,7 +13,7 @@ import torch
 from bertworks.runs.run_directory import RunDirectory
 from bertworks.training.distributed import process_group
 from bertworks.training.fit import BestMetric, FitResult, FitSettings, Phase, fit
-from bertworks.training.labelled_data import RowSource
+from bertworks.training.row_source import RowSource
 from bertworks.training.signals import RunInterrupted
 
 from .letters import SETTINGS as LETTERS

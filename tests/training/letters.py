@@ -21,7 +21,7 @@ from bertworks.tasks.text_network import ClassificationNetwork
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import FinetuneResult, finetune
 from bertworks.training.fit import FitResult, FitSettings, Phase, fit
-from bertworks.training.labelled_data import RowSource
+from bertworks.training.row_source import RowSource
 from bertworks.utils.progress import Progress
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -23,7 +23,7 @@ from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import ResumeWarning, save_weights
 from bertworks.training.distributed import process_group
 from bertworks.training.fit import BestMetric, Phase, fit
-from bertworks.training.labelled_data import RowSource
+from bertworks.training.row_source import RowSource
 from bertworks.training.settings import FitSettings
 
 from .letters import PIECES

@@ -18,7 +18,7 @@ from bertworks.loading import load
 from bertworks.model import Model
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import finetune
-from bertworks.training.labelled_data import RowSource
+from bertworks.training.row_source import RowSource
 
 from .letters import CONFIG, DEV, LETTERS, PIECES, TRAIN, Lines, make_rows, run
 from .plain_loop import PlainLoop

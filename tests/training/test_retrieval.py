@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksWarning, SettingsError
 from bertworks.loading import load
 from bertworks.model import Model
+from bertworks.tasks.retrieval.settings import RetrievalSettings
+from bertworks.tasks.retrieval.task import RetrievalTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import finetune
 
@@ -181,3 +184,59 @@ def test_the_limit_of_the_model_is_taken_over(tmp_path: Path) -> None:
     )
     limits = [found.model.task.settings.max_seq_length for found in (first, second_result, other)]
     assert limits == [20, 20, 10]
+
+
+def test_several_tables_are_read_by_their_own_columns_and_prompts(tmp_path: Path) -> None:
+    names = [str(tmp_path / f"{name}.jsonl") for name in "ab"]
+    other_rows = [{"text1": row["query"], "text2": row["positive"]} for row in ROWS[40:]]
+    for name, rows in zip(names, (ROWS[:40], other_rows), strict=True):
+        Path(name).write_text("\n".join(map(json.dumps, rows)))
+    settings = {**FAST, "batch_size": 8, "epochs": 1, "passage_prompt": "b "}
+    result = finetune(
+        fresh(),
+        "retrieval",
+        train=names,
+        dev=ROWS[:8],
+        out=tmp_path / "run",
+        query_prompt=("x ", "y "),
+        table_sampling="round-robin",
+        **settings,
+    )
+    losses = [line for line in result.history if line["kind"] == "train"]
+    assert losses[-1]["step"] == 6  # three of each table
+    sentence = load(result.run.model, device="cpu").sentence
+    assert sentence is not None
+    assert (sentence.prompt("query"), sentence.prompt("document")) == ("x ", "b ")
+    task = RetrievalTask(
+        Tokenizer.from_vocabulary(WORD_PIECES),
+        RetrievalSettings(
+            query_column="query", passage_column="positive", query_prompt=("x ", "y ")
+        ),
+    )
+    tables = [read_rows(name) for name in names]
+    for number, (table, prompt) in enumerate(zip(tables, ("x ", "y "), strict=True)):
+        row = next(iter(task.for_training_table(table, number).labelled_examples(table)))
+        expected = (ROWS[0], ROWS[40])[number]
+        assert row.texts == [prompt + expected["query"], expected["positive"]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"dev": 0.5}, "a share is split off one training table"),
+        ({"query_prompt": ("a", "b", "c")}, "query_prompt has 3 prompts for 2 training tables"),
+        ({"bucket_batches": 2}, "bucket_batches is for one training table"),
+    ],
+)
+def test_what_is_for_one_table_is_refused_for_several(
+    tmp_path: Path, settings: dict[str, Any], says: str
+) -> None:
+    names = [str(tmp_path / f"{name}.jsonl") for name in "ab"]
+    for name in names:
+        Path(name).write_text("\n".join(map(json.dumps, ROWS)))
+    with pytest.raises(SettingsError, match=says):
+        finetune(fresh(), "retrieval", train=names, out=tmp_path / "run", **{**FAST, **settings})
+    with pytest.raises(SettingsError, match="there is one training table"):
+        finetune(
+            fresh(), "retrieval", train=ROWS, out=tmp_path, table_sampling="round-robin", **FAST
+        )

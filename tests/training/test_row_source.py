@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertworks.training.labelled_data import RowSource
+from bertworks.errors import DataError
+from bertworks.training.row_source import RowSource, TablesSource
 
 
 @dataclass(frozen=True)
@@ -73,3 +75,39 @@ def test_buckets_fall_together_with_batches(count: int) -> None:
         return float(np.mean([max(batch) - min(batch) for batch in batches]))
 
     assert length_range(20) < length_range(0) / 4
+
+
+SIZES = (70, 33, 12)
+TABLE_OF_ROW = np.repeat(np.arange(3), SIZES)
+
+
+def tables_source(**settings: Any) -> TablesSource[Sized]:
+    examples = examples_of(sum(SIZES))
+    tables = [[x for x in examples if TABLE_OF_ROW[x.index] == number] for number in range(3)]
+    return TablesSource(
+        tables, **{"seed": 1, "batch_size": 4, "sampling": "proportional"} | settings
+    )
+
+
+@pytest.mark.parametrize(
+    ("sampling", "counts"), [("proportional", [17, 8, 3]), ("round-robin", [3, 3, 3])]
+)
+def test_a_batch_has_rows_of_one_table(sampling: Any, counts: list[int]) -> None:
+    source = tables_source(sampling=sampling)
+    orders = [[x.index for x in epoch_of(source, epoch)] for epoch in range(3)]
+    for order in orders:
+        assert len(set(order)) == len(order) == 4 * sum(counts)
+        tables = TABLE_OF_ROW[np.array(order).reshape(-1, 4)]
+        assert (tables == tables[:, :1]).all()
+        assert np.bincount(tables[:, 0]).tolist() == counts
+        if sampling == "round-robin":
+            assert tables[:, 0].tolist() == [0, 1, 2] * 3
+    assert len(set(map(tuple, orders))) == 3
+    assert source.steps(2) == 2 * sum(counts)
+    # A resumed run goes on in the same order, whatever was read before.
+    assert [x.index for x in epoch_of(tables_source(sampling=sampling), 2)] == orders[2]
+
+
+def test_a_table_must_fill_a_batch() -> None:
+    with pytest.raises(DataError, match="training table 3 has 12 examples, fewer than batch_size"):
+        tables_source(batch_size=13)

@@ -16,10 +16,10 @@ from bertworks.packed import Batch, Packed
 from bertworks.runs.run_directory import RunDirectory
 from bertworks.tasks.pretraining.network import PretrainingNetwork
 from bertworks.training.fit import FitSettings, Phase, fit
-from bertworks.training.labelled_data import RowSource
 from bertworks.training.machine import describe
 from bertworks.training.operations import encoder_flops, flops_of_batch, matmul_peak
 from bertworks.training.recorder import Meter
+from bertworks.training.row_source import RowSource
 from bertworks.utils.formatting import format_duration, format_number
 from bertworks.utils.progress import Progress
 

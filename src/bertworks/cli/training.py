@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,7 +14,7 @@ from .display import TextDisplay
 from .models import ModelOption
 from .options import Overwrite, Recipe, SettingsWords
 from .outputs import check_present
-from .training_options import GridOptions, Run, Train
+from .training_options import GridOptions, Run
 
 
 @verb(
@@ -85,7 +85,7 @@ def finetune(
     task: str,
     *,
     model: ModelOption,
-    train: Train,
+    train: Annotated[list[str], typer.Option(metavar="FILE")],
     out: Run,
     dev: str | None = None,
     overwrite: Overwrite = False,
@@ -108,13 +108,14 @@ def finetune(
     Args:
         task (TASK): Task: classification, multilabel, regression, tagging, answering, choice,
             retrieval or translation.
+        train (FILE): Training rows; several tables if repeated, of which each batch has one's.
         dev (FILE|SHARE): Evaluation rows, or a share of the training rows such as 0.1; selects the
             best weights.
     """
     dev_rows = None if dev is None else _table_or_share(dev)
-    check_present([train, dev_rows if isinstance(dev_rows, str) else None])
+    check_present([*train, dev_rows if isinstance(dev_rows, str) else None])
     arguments: dict[str, Any] = {
-        "train": train,
+        "train": train[0] if len(train) == 1 else train,
         "dev": dev_rows,
         "out": out,
         "device": device,
@@ -123,6 +124,8 @@ def finetune(
         **settings,
     }
     if grid:
+        if len(train) > 1:
+            raise DataError("a grid takes one training table", fix="Leave out --grid and --seeds.")
         if dev_rows is None:
             raise DataError(
                 "a grid needs --dev to select the best run",

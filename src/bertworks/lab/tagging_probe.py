@@ -46,9 +46,9 @@ from ..tasks.tagging.task import TaggingTask
 from ..tasks.tagging.windows import TaggingExample, Window
 from ..training.checkpoint import load_weights
 from ..training.fit import fit
-from ..training.labelled_data import RowSource
 from ..training.plan import Phase
 from ..training.random_state import seed_everything
+from ..training.row_source import RowSource
 from ..training.settings import MAX_EPOCHS, FitSettings, TrainingSettings
 from ..utils.atomic_writes import atomic_write
 from ..utils.progress import Progress

@@ -263,6 +263,7 @@ class AsyncClient(ClientBase):
     predict = _as_async(Client.predict)
     fill_mask = _as_async(Client.fill_mask)
     next_sentence = _as_async(Client.next_sentence)
+    answer = _as_async(Client.answer)
     generate = _as_async(Client.generate)
     embed_sparse = _as_async(Client.embed_sparse)
     rerank = _as_async(Client.rerank)

@@ -453,6 +453,7 @@ class FinetuneKeywords(TrainingKeywords, total=False):
     epochs: float
     unfreeze_epochs: float | None
     bucket_batches: int
+    table_sampling: Literal["proportional", "round-robin"]
     best_metric: str | None
     early_stopping: int | None
     dev_seed: int
@@ -507,6 +508,8 @@ class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
     symmetric: bool
     margin: float
     dimensions: Sequence[int] | None
+    query_prompt: str | Sequence[str]
+    passage_prompt: str | Sequence[str]
     score_range: Sequence[float] | None
     chunk_tokens: int | None
     query_column: str | None

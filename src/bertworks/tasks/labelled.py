@@ -279,6 +279,17 @@ class LabelledTask(Task[ExampleT]):
         """
         return {}
 
+    def check_tables(self, count: int) -> None:
+        """Check the settings for a number of training tables.
+
+        Raises:
+            SettingsError: a setting is for another number.
+        """
+
+    def for_training_table(self, rows: Rows, number: int) -> Self:  # noqa: ARG002
+        """Return the task that reads one of several training tables; see `Task.for_table`."""
+        return self.for_table(rows, labelled=True)
+
     @classmethod
     def from_table(cls, tokenizer: Tokenizer, rows: Rows, settings: TaskSettings) -> Self:
         """Create the task for a table of training rows.

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Self, Unpack
 
@@ -48,10 +49,11 @@ from .distributed import ProcessGroup, process_group
 from .fit import fit
 from .freezing import Adapters, check_layers
 from .instability import failures, no_better_than_guessing
-from .labelled_data import LabelledData, RowSource
+from .labelled_data import LabelledData, training_tables
 from .plan import Phase, Plan
 from .precision import resolve_precision
 from .random_state import seed_everything
+from .row_source import RowSource, TablesSource
 from .settings import FinetuneSettings, FitSettings, settings_of
 from .state import find_plan_conflict
 
@@ -97,7 +99,7 @@ def finetune(
     model: str | Path | Model,
     task: str | type[LabelledTask[Any]] = "classification",
     *,
-    train: Table,
+    train: Table | Sequence[str | Path],
     dev: Dev | None = None,
     out: str | Path,
     device: torch.device | str = "auto",
@@ -112,7 +114,8 @@ def finetune(
         task: "classification", "multilabel", "regression", "tagging", "answering", "choice",
             "retrieval" or "translation"; or your own task, as a class or `path/to/file.py:Class`.
         train: training rows: a path, or rows in memory, such as a pandas `DataFrame`,
-            `(text, label)` pairs or a tuple `(texts, labels)` (see `data.tables.Table`).
+            `(text, label)` pairs or a tuple `(texts, labels)` (see `data.tables.Table`); or the
+            paths of several tables, as in `table_sampling`. The first determines the labels.
         dev: evaluation rows, likewise; or a number such as 0.1, the share of the training rows to
             split off (see `dev_share`; `data.json` in the run directory lists them). Without
             `dev`, the last weights are kept, not the best.
@@ -162,7 +165,7 @@ def finetune(
             description,
             resume_checks={"epochs": lambda run: find_plan_conflict(run, plan)},
             check=data.check,
-            inputs=[train, dev, *models],
+            inputs=[*training_tables(train), dev, *models],
             is_main=group.is_main,
             overwrite=overwrite,
         ) as run:
@@ -243,7 +246,10 @@ def _inherit_settings(
 def _name_of(table: Any) -> str | None:
     if table is None:
         return None
-    return os.fspath(table) if isinstance(table, str | os.PathLike) else "rows in memory"
+    tables = training_tables(table)
+    if len(tables) > 1:
+        return ", ".join(map(os.fspath, tables))
+    return os.fspath(tables[0]) if isinstance(tables[0], str | os.PathLike) else "rows in memory"
 
 
 def _phase(data: LabelledData, settings: FinetuneSettings) -> tuple[Phase, FitSettings]:
@@ -253,15 +259,26 @@ def _phase(data: LabelledData, settings: FinetuneSettings) -> tuple[Phase, FitSe
         DataError: no row has a training example.
         SettingsError: batches of this size teach nothing.
     """
-    pieces = [piece for example in data.train for piece in data.task.training_examples(example)]
+    edges = list(accumulate(data.table_sizes or [len(data.train)], initial=0))
+    tables = [
+        [
+            piece
+            for example in data.train[start:end]
+            for piece in data.task.training_examples(example)
+        ]
+        for start, end in pairwise(edges)
+    ]
+    pieces = [piece for table in tables for piece in table]
     if not pieces:
         raise DataError("no row teaches anything", where=data.summary.train.name)
-    source = RowSource(
-        pieces,
-        seed=settings.seed,
-        batch_size=settings.batch_size,
-        bucket_batches=settings.bucket_batches,
-    )
+    options: dict[str, Any] = {"seed": settings.seed, "batch_size": settings.batch_size}
+    source: RowSource[Any]
+    if len(tables) == 1:
+        source = RowSource(pieces, bucket_batches=settings.bucket_batches, **options)
+    elif settings.bucket_batches:
+        raise SettingsError("bucket_batches is for one training table", fix="Leave it out.")
+    else:
+        source = TablesSource(tables, sampling=settings.table_sampling, **options)
     data.task.check_batches(pieces, source.batch_size)
     phase = Phase(source, source.steps(settings.epochs), batch_size=source.batch_size)
     return phase, settings.fit_settings(source.steps(1))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import math
+import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any
 
-import numpy as np
 import torch
 
 from ..data.rows import Rows
@@ -24,7 +23,6 @@ from ..tasks.example import LabelledExample
 from ..tasks.gold import GoldRows
 from ..tasks.labelled import LabelledTask, TaskSettings
 from ..tasks.summary import DataSummary
-from ..tasks.task import ExampleT
 from ..text.tokenizer import Tokenizer
 from ..utils.json_files import write_json
 from ..utils.progress import Progress
@@ -43,13 +41,14 @@ class LabelledData:
     summary: DataSummary  # of both tables
     split: DevShare | None = None  # which training rows were split off for dev, if any were
     notes: Sequence[str] = ()  # about rows that were left out, and labels of other names
+    table_sizes: Sequence[int] = ()  # the number of rows of each of several training tables
 
     @classmethod
     def read(
         cls,
         kind: type[LabelledTask[Any]],
         tokenizer: Tokenizer,
-        train: Table,
+        train: Table | Sequence[str | Path],
         dev: Dev | None,
         settings: FinetuneSettings,
         device: torch.device,
@@ -60,6 +59,7 @@ class LabelledData:
         """Read the tables for a kind of task.
 
         Args:
+            train: the training rows, or the paths of several tables.
             dev: the evaluation rows, or the share of the training rows to split off.
             settings: an instance of `settings_of(kind)`.
             run: the directory in which to save a teacher's vectors; None: do not save them.
@@ -75,24 +75,61 @@ class LabelledData:
         assert isinstance(options, LabelledTableOptions), "how tables are read"
         if isinstance(train, str) and train == "-":
             raise DataError("training rows cannot be read from standard input", fix="Give a file.")
-        check_table_options(options.table_options(), train, dev)
+        tables = training_tables(train)
+        check_table_options(options.table_options(), *tables, dev)
+        _check_several(tables, dev, settings)
         as_table = {"columns": options.named_columns(), **options.table_options()}
-        rows = read_rows(reiterable(train), **as_table)  # once for the labels, once for the rows
-        if options.drop_unlabelled:
-            rows = labelled_rows(kind, rows, options)
+        all_rows = []
+        for table in tables:  # each is read once for the labels, once for the rows
+            table_rows = read_rows(reiterable(table), **as_table)
+            drops = options.drop_unlabelled
+            all_rows.append(labelled_rows(kind, table_rows, options) if drops else table_rows)
+        rows = all_rows[0]
         dev_rows = None
         if dev is not None:
             dev_rows = rows if isinstance(dev, float) else read_rows(dev, **as_table)
             if options.drop_unlabelled and dev_rows is not rows:
                 dev_rows = labelled_rows(kind, dev_rows, options)
-        with counted_unlabelled(rows, *(() if dev_rows is None else (dev_rows,))):
+        with counted_unlabelled(*all_rows, *(() if dev_rows is None else (dev_rows,))):
             if settings.teacher is None:
                 task = kind.from_table(tokenizer, rows, options)
+                task.check_tables(len(tables))
+                if len(tables) > 1:
+                    return cls._of_tables(task, all_rows, dev_rows, dev, settings)
                 return cls._of_rows(task, None, rows, dev_rows, dev, settings)
             student, examples = read_with_teacher(
                 kind, tokenizer, rows, dev_rows, options, settings, device, run, progress
             )
             return cls._of_rows(student, examples, rows, dev_rows, dev, settings)
+
+    @classmethod
+    def _of_tables(
+        cls,
+        task: LabelledTask[Any],
+        tables: Sequence[Rows],
+        dev_rows: Rows | None,
+        dev: Dev | None,
+        settings: FinetuneSettings,
+    ) -> LabelledData:
+        """Read several training tables, each with its own columns."""
+        examples: list[LabelledExample] = []
+        sizes, notes = [], []
+        for number, rows in enumerate(tables):
+            reader = task.for_training_table(rows, number)
+            gold = GoldRows(reader, rows)
+            own_examples = [
+                replace(example, index=len(examples) + example.index)
+                for example in reader.labelled_examples(gold.rows)
+            ]
+            if not own_examples:
+                raise DataError("there are no rows", where=rows.name)
+            gold.warn()
+            notes += [f"{gold.name}: {note}" for note in gold.notes()]
+            sizes.append(len(own_examples))
+            examples += own_examples
+        names = replace(tables[0], name=", ".join(rows.name for rows in tables))
+        data = cls._of_rows(task, examples, names, dev_rows, dev, settings)
+        return replace(data, notes=[*notes, *data.notes], table_sizes=sizes)
 
     @classmethod
     def _of_rows(
@@ -104,7 +141,7 @@ class LabelledData:
         dev: Dev | None,
         settings: FinetuneSettings,
     ) -> LabelledData:
-        """Read the rows for a task; `train_examples` are those that a teacher has labelled."""
+        """Read the rows for a task; `train_examples` are those that were read already."""
         dev_examples: list[LabelledExample] | None = None
         reader = task if dev_rows is None else task.for_table(dev_rows, labelled=True)
         rows, dev_rows, golds = _with_labels(
@@ -178,6 +215,28 @@ class LabelledData:
         write_json(run.path / "data.json", content, indent=1)
 
 
+def training_tables(train: Any) -> list[Any]:
+    """Return the tables of training rows: one, or those of a list or tuple of paths."""
+    is_several = isinstance(train, list | tuple) and bool(train)
+    if is_several and all(isinstance(one, str | os.PathLike) for one in train):
+        return list(train)
+    return [train]
+
+
+def _check_several(tables: Sequence[Any], dev: Dev | None, settings: FinetuneSettings) -> None:
+    """Check that what is for one training table, or for several, is only used there."""
+    if len(tables) == 1:
+        if settings.table_sampling != "proportional":
+            what = f"table_sampling={settings.table_sampling}: there is one training table"
+            raise SettingsError(what, fix="Leave it out.")
+        return
+    if isinstance(dev, float):
+        what = f"dev={dev:g}: a share is split off one training table"
+        raise SettingsError(what, fix="Give a table of evaluation rows.")
+    if settings.teacher is not None:
+        raise SettingsError("a teacher labels the rows of one training table")
+
+
 def _with_labels(
     task: LabelledTask[Any],
     reader: LabelledTask[Any],
@@ -210,70 +269,3 @@ def _digest(examples: Iterable[LabelledExample]) -> str:
     for example in examples:
         digest.update(example.content + example.target_bytes)
     return digest.hexdigest()
-
-
-class RowSource(Generic[ExampleT]):
-    """A source of training examples in memory: each once per epoch, each epoch in a new order.
-
-    A batch may contain the end of one epoch and the beginning of the next. The start of the buckets
-    is shifted in each epoch, so that their borders are also borders of batches.
-
-    Attributes:
-        batch_size: the batch size that is used.
-
-    Args:
-        seed: the order is a pure function of (seed, epoch).
-        batch_size: batch size of the training; the sizes of blocks and buckets are multiples of it.
-            At most all examples: a larger batch would hold some of them twice.
-        bucket_batches: number of batches in a bucket, or 0. A bucket's rows are sorted by length
-            and split into batches, which are then shuffled. Batches of similar lengths are faster
-            on the CPU, but less random.
-    """
-
-    def __init__(
-        self,
-        examples: Sequence[ExampleT],
-        *,
-        seed: int,
-        batch_size: int,
-        bucket_batches: int = 0,
-    ) -> None:
-        assert examples, "a source holds at least one example"
-        self._examples = examples
-        self.batch_size = size = min(batch_size, len(examples))
-        self._seed, self._bucket_batches = seed, bucket_batches
-        self._block_size = size * max(1, 4096 // size)
-        self._lengths = np.array([example.num_tokens for example in examples])
-        self._epoch = -1
-        self._order = np.empty(0, np.int64)
-
-    def steps(self, epochs: float) -> int:
-        """Return the number of batches in this number of epochs."""
-        return math.ceil(epochs * len(self._examples) / self.batch_size)
-
-    def num_blocks(self, epoch: int) -> int:  # noqa: ARG002  (all epochs have the same)
-        """Return the number of blocks of an epoch."""
-        return -(-len(self._examples) // self._block_size)
-
-    def block(self, epoch: int, block: int) -> list[ExampleT]:
-        """Return the examples of a block, in training order."""
-        if epoch != self._epoch:
-            self._epoch, self._order = epoch, self._order_of(epoch)
-        start = block * self._block_size
-        return [self._examples[at] for at in self._order[start : start + self._block_size].tolist()]
-
-    def _order_of(self, epoch: int) -> np.ndarray:
-        random = np.random.default_rng([self._seed, epoch])
-        order = random.permutation(len(self._examples))
-        if not self._bucket_batches:
-            return order
-        size = self.batch_size
-        begun = (-epoch * len(order)) % size  # these complete the last batch of the previous epoch
-        parts = [order[:begun]]
-        for start in range(begun, len(order), size * self._bucket_batches):
-            bucket = order[start : start + size * self._bucket_batches]
-            bucket = bucket[np.argsort(self._lengths[bucket], kind="stable")]
-            whole = len(bucket) // size
-            batches = bucket[: whole * size].reshape(whole, size)
-            parts += [batches[random.permutation(whole)].ravel(), bucket[whole * size :]]
-        return np.concatenate(parts)

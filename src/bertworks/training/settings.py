@@ -357,6 +357,11 @@ class FinetuneSettings(TrainingSettings, AdapterSettings):
         ge=0,
         description="number of batches whose rows are sorted by length; 0: none (see RowSource)",
     )
+    table_sampling: Literal["proportional", "round-robin"] = Field(
+        "proportional",
+        description="of several training tables: batches in proportion to their rows, or as many "
+        "of each as the smallest has, in turn. A batch has rows of one table",
+    )
     best_metric: str | None = Field(
         None, description="metric that selects the weights to keep; the task's usual one if omitted"
     )

@@ -33,8 +33,8 @@ from bertworks.tasks.pretraining.replaced_tokens_evaluator import area_under_cur
 from bertworks.tasks.pretraining.settings import ReplacedTokensSettings
 from bertworks.tasks.pretraining.source import PretrainingExample
 from bertworks.training.fit import fit
-from bertworks.training.labelled_data import RowSource
 from bertworks.training.plan import Phase
+from bertworks.training.row_source import RowSource
 from bertworks.training.settings import FitSettings
 from tests.checkpoints import oracles
 from tests.checkpoints.oracles import error, geometry

@@ -79,6 +79,14 @@ class RetrievalSettings(TaskSettings):
         description="widths, such as [384,128,64]: the loss is the sum of those of the first so "
         "many numbers of the vectors, which can then be shortened (Matryoshka)",
     )
+    query_prompt: str | tuple[str, ...] = Field(
+        "",
+        description='put before each query, such as "query: "; a list has one for each training '
+        "table, and the first is the model's own",
+    )
+    passage_prompt: str | tuple[str, ...] = Field(
+        "", description="put before each passage; a list as in query_prompt"
+    )
     score_range: tuple[float, float] | None = Field(
         None, description="scores that mean cosines 0 and 1; detected if omitted"
     )
@@ -111,6 +119,14 @@ class RetrievalSettings(TaskSettings):
         description="how token vectors become a text vector; the model's own if omitted, or mean",
     )
 
+    def prompts(self, table: int = 0) -> tuple[str, str]:
+        """The prompts of queries and passages of a training table; the first are the model's."""
+        query, passage = (
+            one if isinstance(one, str) else one[table]
+            for one in (self.query_prompt, self.passage_prompt)
+        )
+        return query, passage
+
     @property
     def has_pair_scores(self) -> bool:
         """Whether rows are pairs of texts with a score."""
@@ -122,6 +138,8 @@ class RetrievalSettings(TaskSettings):
             raise ValueError(f"dimensions={list(self.dimensions)}: each must be at least 1")
         if self.score_range is not None and not self.score_range[0] < self.score_range[1]:
             raise ValueError(f"score_range={list(self.score_range)} is not a range")
+        if () in (self.query_prompt, self.passage_prompt):
+            raise ValueError("a list of prompts must not be empty")
         if self.dropout is not None:
             raise ValueError(f"dropout={self.dropout}: retrieval has no output layer")
         return self

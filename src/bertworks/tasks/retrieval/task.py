@@ -136,10 +136,27 @@ class RetrievalTask(LabelledTask[LabelledExample]):
             values["score_range"] = settings.score_range or find_score_range(sample)
         return type(self)(self.tokenizer, settings.with_values(**values))
 
+    def check_tables(self, count: int) -> None:
+        for name in ("query_prompt", "passage_prompt"):
+            prompts = getattr(self.settings, name)
+            if not isinstance(prompts, str) and len(prompts) != count:
+                what = f"{name} has {len(prompts)} prompts for {count} training tables"
+                raise SettingsError(what, fix="Give one, or one for each.")
+
+    def for_training_table(self, rows: Rows, number: int) -> Self:
+        query, passage = self.settings.prompts(number)
+        settings = self.settings.with_values(query_prompt=query, passage_prompt=passage)
+        return type(self)(self.tokenizer, settings).for_table(rows, labelled=True)
+
     @property
     def sentence(self) -> SentenceSettings:
         limit = self.settings.max_seq_length
-        return SentenceSettings(pooling=self.pooling, normalize=True, max_seq_length=limit)
+        query, passage = self.settings.prompts()
+        prompts = {"query": query, "document": passage} if query or passage else {}
+        entries = {"prompts": prompts} if prompts else {}
+        return SentenceSettings(
+            pooling=self.pooling, normalize=True, max_seq_length=limit, entries=entries
+        )
 
     def network(self, config: EncoderConfig) -> RetrievalNetwork:
         from .network import RetrievalNetwork
@@ -208,10 +225,13 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         texts: list[list[str]] = []
         scores: list[Any] = [None] * len(rows)
         needs_negatives = settings.loss in ("triplet", *DISTILLATION_LOSSES)
+        query_prompt, passage_prompt = settings.prompts()
         for index, (row, location) in enumerate(zip(rows, where, strict=True)):
-            parts = [text_of(row, column, location) for column in text_columns]
+            query, passage = (text_of(row, column, location) for column in text_columns)
+            parts = [query_prompt + query, passage_prompt + passage]
             if labelled:
-                parts += read_negatives(row, negatives, location)
+                others = read_negatives(row, negatives, location)
+                parts += [passage_prompt + text for text in others]
                 if needs_negatives and negatives and len(parts) == 2:
                     fix = "Leave the row out, or give loss=in-batch."
                     raise DataError("the row has no negative", where=location, fix=fix)
