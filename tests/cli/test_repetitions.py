@@ -24,6 +24,7 @@ REPEATABLE = {
     ("answer", "--with"),
     ("glue", "--grid"),
     ("finetune", "--grid"),
+    ("finetune", "--train"),
 }
 
 
