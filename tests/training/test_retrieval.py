@@ -228,7 +228,7 @@ def test_several_tables_are_read_by_their_own_columns_and_prompts(tmp_path: Path
         ({"bucket_batches": 2}, "bucket_batches is for one training table"),
     ],
 )
-def test_what_is_for_one_table_is_refused_for_several(
+def test_settings_for_one_table_are_refused_for_several(
     tmp_path: Path, settings: dict[str, Any], says: str
 ) -> None:
     names = [str(tmp_path / f"{name}.jsonl") for name in "ab"]
