@@ -93,7 +93,7 @@ def describe_training(
         rows = (f"| {key} | {value:.4f} |\n" for key, value in results.finite_metrics.items())
         head = f"| metric on {results.data} | value |\n|---|---:|\n"
         parts.append(f"{head}{''.join(rows)}".rstrip())
-    parts.append(f"Settings:\n\n```yaml\n{dump_yaml(_public(settings)).rstrip()}\n```")
+    parts.append(f"Settings:\n\n```yaml\n{dump_yaml(without_folders(settings)).rstrip()}\n```")
     text = "\n\n".join(parts) + "\n"
     card = card.update(entries, {"training": text})
     return card if name is None else card.with_title(name)
@@ -112,9 +112,10 @@ def public_name(path: str | os.PathLike[str]) -> str:
     return Path(text).resolve().name or text
 
 
-def _public(value: Any) -> Any:
+def without_folders(value: Any) -> Any:
+    """Return settings in which paths are names without the folders of this machine."""
     if isinstance(value, Mapping):
-        return {key: _public(item) for key, item in value.items()}
+        return {key: without_folders(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_public(item) for item in value]
+        return [without_folders(item) for item in value]
     return public_name(value) if isinstance(value, str) and "/" in value else value

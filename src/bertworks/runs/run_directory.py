@@ -9,6 +9,7 @@ run/
   best/              the weights with the best metric, by step, if the run selects them: the current
                      ones, and those that are needed again if it resumes from an older checkpoint
   tensorboard/       the contents of the journal, for TensorBoard
+  tracking.json      the ids of the run in MLflow or Weights & Biases, if it is sent there
   evaluation.json    evaluation of a fine-tuned model on dev: metrics and breakdown
   model/             the trained model
   outcome.json       how the model was selected; written last: it marks a finished fine-tuning run
@@ -45,7 +46,7 @@ from .run_files import (
 )
 
 MAY_CHANGE = frozenset(
-    {"loader_workers", "keep_checkpoints", "tensorboard", "rank_timeout", "sharding"}
+    {"loader_workers", "keep_checkpoints", "tensorboard", "tracking", "rank_timeout", "sharding"}
 )
 """Settings that may change when a run is resumed, because its bits do not depend on them.
 
@@ -71,6 +72,7 @@ _AT_THE_START = {
 _BEFORE_A_STEP = {
     *_AT_THE_START,
     *("settings.yaml", "journal.jsonl", "sessions.jsonl", "tensorboard"),
+    *("tracking.json", ".tracking.json.new"),
     *("data.json", ".data.json.new"),
 }
 
@@ -90,6 +92,7 @@ class RunDirectory:
         self.checkpoints = self.path / "checkpoints"
         self.best = self.path / "best"
         self.tensorboard = self.path / "tensorboard"
+        self.tracking = self.path / "tracking.json"
         self.model = self.path / "model"
         self.evaluation = self.path / "evaluation.json"
         self.outcome_file = self.path / "outcome.json"

@@ -332,6 +332,7 @@ class TrainingKeywords(TypedDict, total=False):
     sharding: Literal["none", "full"]
     rank_timeout: float
     tensorboard: bool
+    tracking: Literal["mlflow", "wandb"] | None
 
 
 class ModelKeywords(EncoderKeywords, total=False):

@@ -16,7 +16,7 @@ from ..tasks.summary import DataSummary
 from .recipe import PretrainSettings
 from .settings import FinetuneSettings
 
-_SHOWN = ("epochs", "batch_size", "learning_rate", "seed", "precision")
+_IMPORTANT = ("epochs", "batch_size", "learning_rate", "seed", "precision")
 
 
 def finetuned_card(
@@ -47,7 +47,7 @@ def finetuned_card(
         results = Results(pipeline, public_name(data.dev.name), evaluation.metrics, details)
     sentence = f"Fine-tuned from {model} for {task}"
     name = run.path.resolve().name
-    return describe_training(base, name, sentence, _shown(settings), facts, results)
+    return describe_training(base, name, sentence, _settings_of(settings), facts, results)
 
 
 def pretrained_card(
@@ -72,11 +72,13 @@ def pretrained_card(
     sentence = f"Pre-trained {origin} ({settings.objective})"
     facts = [DataFact("pre-training", name, size)]
     title = run.path.resolve().name
-    return describe_training(base, title, sentence, _shown(settings), facts, results)
+    return describe_training(base, title, sentence, _settings_of(settings), facts, results)
 
 
-def _shown(settings: Settings) -> dict[str, Any]:
+def _settings_of(settings: Settings) -> dict[str, Any]:
     """The settings that differ from their defaults, and the most important of all others."""
-    changed = settings.model_dump(mode="json", exclude_defaults=True)
+    non_defaults = settings.model_dump(mode="json", exclude_defaults=True)
     values = settings.model_dump(mode="json")
-    return {name: value for name, value in values.items() if name in changed or name in _SHOWN}
+    return {
+        name: value for name, value in values.items() if name in non_defaults or name in _IMPORTANT
+    }

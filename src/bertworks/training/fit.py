@@ -210,6 +210,7 @@ class _Loop:
             self.state.seconds,
             self.facts,
             events=self.settings.tensorboard and self.group.is_main,
+            tracking=self.settings.tracking if self.group.is_main else None,
             peak=(self.dtype, self.group.device),
         )
         self.is_over = self.is_patience_exceeded()

@@ -16,7 +16,9 @@ from ..tasks.network import Network
 from ..utils.progress import Progress, say
 from ..utils.time_left import TimeLeft
 from . import operations
+from .settings import TrackerKind
 from .stream import GlobalBatch
+from .trackers import Tracking
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -31,6 +33,8 @@ class Recorder:
         self.run, self.progress = run, progress
         self._network, self._total = network, total
         self._events: SummaryWriter | None = None
+        self._tracking: Tracking | None = None
+        self._is_stopped = False
         self._meter, self._left = Meter(), TimeLeft()
         self._peak: float | None = None
         self._seconds = 0.0
@@ -43,6 +47,7 @@ class Recorder:
         facts: Mapping[str, Any],
         *,
         events: bool,
+        tracking: TrackerKind | None = None,
         peak: tuple[torch.dtype, torch.device],
     ) -> None:
         """Start the session.
@@ -51,6 +56,7 @@ class Recorder:
             step: the number of updates done before this session.
             seconds: the time of all earlier sessions.
             events: whether to write the journal also as TensorBoard events.
+            tracking: the tracker to which its numbers are sent, too.
             peak: the precision and the device for which to measure the peak rate of matmuls.
         """
         self.run.log_session("start", step=step, **facts)
@@ -61,6 +67,8 @@ class Recorder:
             self._events = SummaryWriter(str(self.run.tensorboard), purge_step=step + 1)
         elif events:
             self.run.log_session("note", text="no TensorBoard events: TensorBoard is not installed")
+        if tracking is not None:
+            self._tracking = Tracking(tracking, self.run, self._report)
         if self.progress is not None:
             self._peak = operations.matmul_peak(*peak)
         self._seconds = seconds
@@ -118,15 +126,22 @@ class Recorder:
     def write_stop(self, step: int, why: str) -> None:
         """Write a journal line that says why the run ends before its last step, and show it."""
         self.run.write({"kind": "stop", "step": step, "why": why})
+        self._is_stopped = True
         self.note(why)
 
     def note(self, text: str) -> None:
         """Show a permanent line."""
         say(self.progress, text)
 
+    def _report(self, text: str) -> None:
+        self.run.log_session("note", text=text)
+        self.note(text)
+
     def end(self, step: int) -> None:
         """End the session, also after an error."""
         self.run.log_session("stop", step=step, seconds=round(self.seconds, 3))
+        if self._tracking is not None:
+            self._tracking.close(is_finished=self._is_stopped or step == self._total)
         if self._events is not None:
             with suppress(OSError):  # the journal contains everything
                 self._events.close()
@@ -135,17 +150,21 @@ class Recorder:
 
     def _write(self, line: Mapping[str, Any]) -> None:
         self.run.write(line)
-        if self._events is None:
+        if self._events is None and self._tracking is None:
             return
         kind, step = line["kind"], line["step"]
         numbers = {f"{kind}/{name}": value for name, value in line.items() if name != "step"}
         for name, value in line.items():
             if isinstance(value, Mapping):  # one level deep
                 numbers |= {f"{kind}/{name}/{key}": number for key, number in value.items()}
+        numbers = {tag: one for tag, one in numbers.items() if isinstance(one, int | float)}
+        if self._tracking is not None:
+            self._tracking.log(numbers, step)
+        if self._events is None:
+            return
         try:
             for tag, number in numbers.items():
-                if isinstance(number, int | float):
-                    self._events.add_scalar(tag, number, step)
+                self._events.add_scalar(tag, number, step)
         except OSError as error:
             raise OutputError(
                 f"events cannot be written ({error.strerror})",

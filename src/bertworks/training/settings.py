@@ -18,6 +18,7 @@ from ..settings.literals import Precision
 if TYPE_CHECKING:
     from ..tasks.labelled import LabelledTask
 
+TrackerKind = Literal["mlflow", "wandb"]
 Schedule = Literal[
     "linear", "linear-from-peak", "constant", "slanted-triangular", "warmup-stable-decay"
 ]
@@ -260,6 +261,11 @@ class TrainingSettings(OptimizerSettings, FreezingSettings):
     )
     tensorboard: bool = Field(
         True, description="also write TensorBoard events, if TensorBoard is installed"
+    )
+    tracking: TrackerKind | None = Field(
+        None,
+        description="also send settings and numbers to MLflow or Weights & Biases (wandb), as "
+        "their environment variables say; if omitted, nothing is sent",
     )
 
 

@@ -28,6 +28,7 @@ _MODEL = (
 _CORPUS = ("manifest.json", "journal.jsonl", r"shard-.+\.arrow", "excluded.jsonl")
 _RUN = (
     *("settings.yaml", "sessions.jsonl", "outcome.json", "evaluation.json", "report.html"),
+    "tracking.json",
     *("data.json", "samples.json", "state.json", r"step-\d+\.safetensors"),
     *(r"(weights|optimizer)[\w-]*\.safetensors", r"events\.out\.tfevents\..+"),
     *("grid.json", "grid.md", "result.json", "states.npy"),
