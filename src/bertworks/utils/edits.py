@@ -31,7 +31,7 @@ def read_checksums(text: str) -> tuple[str, dict[str, str]] | None:
         return None
     pairs = (entry.partition("=") for entry in line[1].split())
     checksums = {name: value for name, _, value in pairs if name != _ALL}
-    return _without(text, line), checksums
+    return _remove_line(text, line), checksums
 
 
 def with_checksums(text: str, checksums: Mapping[str, str]) -> str:
@@ -44,8 +44,8 @@ def with_checksums(text: str, checksums: Mapping[str, str]) -> str:
 def is_edited(text: str) -> bool:
     """Whether a text differs from what this package wrote, or was not written here."""
     line = _LINE.search(text)
-    return line is None or f"{_ALL}={checksum(_without(text, line))}" not in line[1].split()
+    return line is None or f"{_ALL}={checksum(_remove_line(text, line))}" not in line[1].split()
 
 
-def _without(text: str, line: re.Match[str]) -> str:
+def _remove_line(text: str, line: re.Match[str]) -> str:
     return text[: line.start()] + text[line.end() :]
