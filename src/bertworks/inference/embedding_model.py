@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,9 @@ from .settings import EmbeddingSettings
 from .similarity import is_sparse, similarities
 from .text_embedding import TextEmbedder, embed_all
 from .token_vectors import TokenVectors
-from .vectors import WrittenVectors, write_vectors
+
+if TYPE_CHECKING:
+    from .vectors import WrittenVectors
 
 
 class EmbeddingModel(ABC):
@@ -147,6 +149,8 @@ class EmbeddingModel(ABC):
                 computed), or the file has other texts, settings or another model.
             SettingsError: a setting is unknown or impossible.
         """
+        from .vectors import write_vectors
+
         options, others = TableOptions.split(settings)
         texts = read_texts(data, column=column, **options)
         return write_vectors(

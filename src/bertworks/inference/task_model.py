@@ -43,8 +43,6 @@ from .embedding_model import EmbeddingModel
 from .engine import AnyNetwork
 from .settings import EngineSettings, FeatureSettings, PredictSettings
 from .token_features import TokenFeatures
-from .vectors import WrittenVectors, write_vectors
-from .window_files import check_has_manifest, read_provenance
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +50,7 @@ if TYPE_CHECKING:
     from ..tasks.evaluation import Evaluation
     from ..tasks.pretraining.task import PretrainingTask
     from .prediction_files import OutputFormat
+    from .vectors import WrittenVectors
 
 Inputs: TypeAlias = str | Iterable[Any]
 """A text; or texts, pairs of texts or rows."""
@@ -221,6 +220,9 @@ class TaskModel(EmbeddingModel):
             OutputError: the file already exists, cannot be written, is the table, or is being
                 written by another process.
         """
+        from .prediction_files import write_predictions, write_windows
+        from .window_files import check_has_manifest, read_provenance
+
         options, others = TableOptions.split(settings)
         predict_settings = PredictSettings.parse(others)
         self._check_predicts(predict_settings)
@@ -239,8 +241,6 @@ class TaskModel(EmbeddingModel):
             with locked_output(out, [data]):
                 if not overwrite:
                     check_has_manifest(Path(out))
-        from .prediction_files import write_predictions, write_windows
-
         job = self._open_job(data, predict_settings, options, is_table=True)
         processes = Workers(workers, on, engine.count_gpus(self.network))
         if is_stream:
@@ -380,6 +380,8 @@ class TaskModel(EmbeddingModel):
             DataError: as in `embed_to`.
             SettingsError: a setting is unknown or impossible.
         """
+        from .vectors import write_vectors
+
         options, others = TableOptions.split(settings)
         feature_settings = FeatureSettings.resolve(**others)
         extractor = self._token_features(feature_settings)
