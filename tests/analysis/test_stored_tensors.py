@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,12 +41,16 @@ def test_inspection_of_files_equals_that_of_a_network(
 
 @pytest.mark.skipif(not has_kernels("fp32"), reason="no native code for this processor")
 @pytest.mark.usefixtures("inspect_files")
-def test_inspection_names_the_engine() -> None:
+def test_inspection_names_the_engine(tmp_path: Path) -> None:
     assert bw.inspect("mini").engine == f"native code for {instruction_sets()[-1]}, in fp32"
     engine = bw.inspect(SAVED_MODELS / "modernbert-classification").engine
     assert engine == f"native code for {instruction_sets()[-1]}, in fp32"
-    engine = bw.inspect(SAVED_MODELS / "electra").engine
-    assert engine == "PyTorch: a model with embedding_size needs PyTorch"
+    shutil.copytree(SAVED_MODELS / "classification", tmp_path / "tanh")
+    config = tmp_path / "tanh" / "config.json"
+    values = {**json.loads(config.read_text(encoding="utf-8")), "hidden_act": "tanh"}
+    config.write_text(json.dumps(values), encoding="utf-8")
+    engine = bw.inspect(tmp_path / "tanh").engine
+    assert engine == "PyTorch: a model with hidden_act=tanh needs PyTorch"
 
 
 @pytest.mark.usefixtures("inspect_files")

@@ -208,6 +208,10 @@ def test_modules_after_pooling_equal_the_networks(tmp_path: Path) -> None:
             "query_key_value_order": "head",
         },
         {"family": "bertworks", "positions": "rotary", "rotary": {"kind": "table"}},
+        {"family": "electra", "embedding_size": 16, "classifier": "gelu", "mlm_act": "gelu"},
+        {"family": "albert", "embedding_size": 24, "num_hidden_groups": 1},
+        {"family": "bertworks", "task_type_vocab_size": 3, "type_vocab_size": 0},
+        {"family": "ernie", "task_type_vocab_size": 3},
         {
             "family": "roberta-prelayernorm",
             "norm_first": True,
@@ -344,7 +348,7 @@ def test_methods_and_settings_that_need_pytorch_say_so(tmp_path: Path) -> None:
     with pytest.raises(NeedsPyTorchError, match=r"generate .* needs PyTorch"):
         native.generate("a")
     assert not hasattr(native, "calibrate")
-    for name, value in (("embedding_size", 32), ("num_hidden_layers", 0)):
+    for name, value in (("positions", "sinusoidal"), ("num_hidden_layers", 0)):
         make_model(**{name: value}, family="bertworks").save(tmp_path / name)
         with pytest.raises(NeedsPyTorchError, match=name):
             bw.load(tmp_path / name, backend="native")

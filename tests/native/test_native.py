@@ -24,7 +24,7 @@ from bertworks.inference.frozen_layers import FrozenLayer
 from bertworks.inference.frozen_native import FrozenNativeEmbeddings, FrozenNativeEncoder
 from bertworks.inference.frozen_native_layers import FrozenNativeLayer
 from bertworks.inference.frozen_network import frozen_form
-from bertworks.native import attention_fp32, library, maps
+from bertworks.native import attention_fp32, library, maps, quantization
 from bertworks.native import training as native
 from bertworks.native.embeddings_and_pooling import mean_of_sequences
 from bertworks.native.library import has_kernels
@@ -167,7 +167,19 @@ def test_layers_equal_float64(values, precision, monkeypatch):
 @needs_kernels
 @pytest.mark.parametrize("precision", ["bf16", "int8", "fp32"])
 @pytest.mark.parametrize(
-    "family", ["bert", "mpnet", "modernbert", "nomic_bert", "gte", "eurobert", "roformer"]
+    "family",
+    [
+        "bert",
+        "albert",
+        "electra",
+        "ernie",
+        "mpnet",
+        "modernbert",
+        "nomic_bert",
+        "gte",
+        "eurobert",
+        "roformer",
+    ],
 )
 def test_a_family_is_computed_in_one_call(family, precision):
     widths = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 96}
@@ -289,7 +301,7 @@ def test_embeddings_are_rounded_once(values):
 
 
 @needs_kernels
-@pytest.mark.parametrize("values", [{"embedding_size": 32}, {"positions": "sinusoidal"}])
+@pytest.mark.parametrize("values", [{"zeroed_token_id": 3}, {"positions": "sinusoidal"}])
 def test_other_embeddings_are_computed_by_pytorch(values):
     form = frozen_form(encoder_of(**values), "bf16")
     assert type(form) is FrozenNativeEncoder
@@ -557,6 +569,18 @@ def test_layers_with_parts_of_anothers_are_called_as_they_are():
     fed.output = nn.Sequential(fed.output, nn.ReLU())
     kinds = [type(layer) for layer in frozen_form(encoder, "bf16").layers]
     assert kinds[0] is FrozenNativeLayer and kinds[1] is not FrozenNativeLayer
+
+
+def test_numbers_are_rounded_as_pytorch_does():
+    bits = np.random.default_rng(0).integers(0, 2**32, 100_000, dtype=np.uint32)
+    halves = np.arange(0x3F80_0000, 0x3F88_0000, 0x800, dtype=np.uint32)  # ties among them
+    special = np.array([0x7F80_0000, 0xFF80_0000, 0x7FC0_0000, 0x7FFF_FFFF, 0, 1 << 31], np.uint32)
+    values = np.concatenate([bits, halves, special]).view(np.float32)
+    expected = torch.from_numpy(values).bfloat16()
+    actual = torch.from_numpy(quantization.to_bfloat16(values)).view(torch.bfloat16)
+    is_nan = torch.isnan(expected)
+    assert torch.equal(torch.isnan(actual), is_nan)
+    assert torch.equal(actual[~is_nan].view(torch.int16), expected[~is_nan].view(torch.int16))
 
 
 @needs_kernels

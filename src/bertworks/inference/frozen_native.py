@@ -23,6 +23,7 @@ from ..nn.pooling import pool
 from ..nn.score_bias import BucketBias, LinearBias
 from ..nn.vector_modules import VectorModules
 from ..packed import Packed, Sequences
+from .frozen_layers import FrozenLinear
 from .frozen_native_layers import (
     FrozenNativeLayer,
     array_or_none,
@@ -64,13 +65,16 @@ class FrozenNativeEmbeddings(Embeddings):
             fp32: whether the result is float32; otherwise it is rounded to bfloat16.
         """
         norm = parts.norm
-        tables = (parts.word_embeddings, parts.position_embeddings, parts.token_type_embeddings)
+        tables = (
+            *(parts.word_embeddings, parts.position_embeddings),
+            *(parts.token_type_embeddings, parts.task_type_embeddings),
+        )
+        projection = parts.projection
         if (
             type(parts) is not Embeddings
             or type(norm) not in {LayerNorm, RMSNorm, NoneType}
             or parts.sinusoidal
-            or parts.projection is not None
-            or parts.task_type_embeddings is not None
+            or type(parts.projection) not in {Linear, FrozenLinear, NoneType}
             or not all(table is None or _is_plain(table) for table in tables)
         ):
             return parts
@@ -78,12 +82,14 @@ class FrozenNativeEmbeddings(Embeddings):
         tensors = [
             *(None if table is None else table.weight for table in tables),
             *((None, None) if norm is None else (norm.weight, norm.bias)),
+            *((None, None) if projection is None else (projection.weight, projection.bias)),
         ]
         if not all(
             one is None or (one.dtype is torch.float32 and one.is_contiguous()) for one in tensors
         ):
             return parts
-        words, positions, types, *norm_weights = map(array_or_none, tensors)
+        arrays = [*map(array_or_none, tensors)]
+        words, positions, types, tasks, scale, shift, weight, bias = arrays
         assert words is not None
         return copy_module(
             parts,
@@ -92,11 +98,12 @@ class FrozenNativeEmbeddings(Embeddings):
             native=NativeEmbeddings(
                 words,
                 positions,
-                types,
-                (norm_weights[0], norm_weights[1]),
+                NativeEmbeddings.with_tasks(types, tasks),
+                (scale, shift),
                 parts.position_offset,
                 epsilon=1.0 if norm is None else norm.eps or 0.0,
                 is_rms=isinstance(norm, RMSNorm),
+                projection=None if weight is None or bias is None else (weight, bias),
                 fp32=fp32,
             ),
             hooks=[hooks for part in parts.children() for hooks in _hooks(part)],

@@ -34,6 +34,7 @@ from .native_rotary import rotary_angles, rotary_tensor
 from .native_weights import DECODER, WORDS, NativeWeights
 
 _EMBEDDINGS = "encoder.embeddings"
+_PROJECTION = f"{_EMBEDDINGS}.projection"
 
 
 class NativeNetwork:
@@ -160,18 +161,20 @@ class NativeNetwork:
         # With 8-bit products, all other numbers are bfloat16 if the processor has it.
         fp32 = precision == "fp32" or not has_kernels("bf16")
         with self._weights.unchanged_files():
-            kinds = ("word", "position", "token_type")
+            kinds = ("word", "position", "token_type", "task_type")
             tables = [self._table(f"{_EMBEDDINGS}.{kind}_embeddings.weight") for kind in kinds]
-            words, positions, types = tables
+            words, positions, types, tasks = tables
             assert words is not None
+            weight, bias = self._weight_and_bias(_PROJECTION)
             embeddings = NativeEmbeddings(
                 words,
                 positions,
-                types,
-                self._norm(f"{_EMBEDDINGS}.norm"),
+                NativeEmbeddings.with_tasks(types, tasks),
+                self._weight_and_bias(f"{_EMBEDDINGS}.norm"),
                 config.position_offset,
                 epsilon=config.layer_norm_eps,
                 is_rms=config.norm == "rms",
+                projection=None if weight is None or bias is None else (weight, bias),
                 fp32=fp32,
             )
             layers = [
@@ -180,11 +183,11 @@ class NativeNetwork:
             ]
             table, rotary = self._table(TABLE), rotary_tensor(config)
             angles = rotary_angles(config, None if rotary is None else self._table(rotary[0]))
-            weight, shift = self._norm("encoder.final_norm")
+            scale, shift = self._weight_and_bias("encoder.final_norm")
         stack = NativeLayers(
             [layers[group] for group in config.layer_groups],
             layer_windows(config),
-            None if weight is None else (weight, shift),
+            None if scale is None else (scale, shift),
         )
         return NativeEncoder(embeddings, stack, distance_numbers(config, table), angles)
 
@@ -210,7 +213,9 @@ class NativeNetwork:
             return None
         return np.ascontiguousarray(to_floats(self._weights.read(name)))
 
-    def _norm(self, name: str) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
+    def _weight_and_bias(
+        self, name: str
+    ) -> tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]:
         return self._table(f"{name}.weight"), self._table(f"{name}.bias")
 
     def _check_names(self) -> None:
@@ -273,15 +278,10 @@ def unsupported_network(config: EncoderConfig) -> str | None:
 
 def _unsupported_weights(config: EncoderConfig) -> str | None:
     """A part that the native form of a network has, but this reader of weights does not."""
-    for name in (
-        *("embedding_size", "word_map", "linear_groups", "convolution", "bottleneck"),
-        "zeroed_token_id",
-    ):
+    for name in (*("word_map", "linear_groups", "convolution", "bottleneck", "zeroed_token_id"),):
         if getattr(config, name) is not None:
             return name
-    if config.positions == "sinusoidal":
-        return f"positions={config.positions}"
-    return "task_type_vocab_size" if config.task_type_vocab_size else None
+    return f"positions={config.positions}" if config.positions == "sinusoidal" else None
 
 
 def _is_of_layers(name: str) -> bool:
@@ -295,10 +295,14 @@ def _shapes(config: EncoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
         "word": config.vocab_size,
         "position": config.max_position_embeddings if config.positions == "learned" else 0,
         "token_type": config.type_vocab_size,
+        "task_type": config.task_type_vocab_size,
     }
     for kind, rows in tables.items():
         if rows:
-            yield f"{_EMBEDDINGS}.{kind}_embeddings.weight", (rows, width)
+            yield f"{_EMBEDDINGS}.{kind}_embeddings.weight", (rows, config.embedding_width)
+    if config.embedding_size is not None:
+        yield f"{_PROJECTION}.weight", (width, config.embedding_width)
+        yield f"{_PROJECTION}.bias", (width,)
     bias = config.score_bias
     if bias is not None and bias.kind == "buckets":
         assert bias.num_buckets is not None
@@ -306,8 +310,7 @@ def _shapes(config: EncoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     if (rotary := rotary_tensor(config)) is not None:
         yield rotary
     biases = (config.use_bias, config.use_bias, config.has_intermediate_bias, config.use_bias)
-    norms = [f"{_EMBEDDINGS}.norm"] if config.embedding_norm else []
-    norms += ["encoder.final_norm"] if config.norm_first else []
+    norms = ["encoder.final_norm"] if config.norm_first else []
     for number in range(config.num_weighted_layers):
         prefix = f"encoder.layers.{number}"
         first = 0 if config.has_attention_norm(number) else 1
@@ -316,7 +319,10 @@ def _shapes(config: EncoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
             yield f"{prefix}.{name}.weight", shape
             if has_bias:
                 yield f"{prefix}.{name}.bias", shape[:1]
-    for name in norms:
-        yield f"{name}.weight", (width,)
+    widths = dict.fromkeys(norms, width)
+    if config.embedding_norm:
+        widths[f"{_EMBEDDINGS}.norm"] = config.embedding_width
+    for name, size in widths.items():
+        yield f"{name}.weight", (size,)
         if config.norm_bias:
-            yield f"{name}.bias", (width,)
+            yield f"{name}.bias", (size,)

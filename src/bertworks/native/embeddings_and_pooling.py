@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from ..packed import Layout, Packed
 from .library import EmbeddingTables, empty, library, num_threads
+from .linear import apply_linear
+from .quantization import to_bfloat16
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
@@ -26,6 +28,7 @@ class NativeEmbeddings:
         norm: weight and bias; None: there is no norm, or it has no bias.
         epsilon: of the norm.
         is_rms: whether it divides by the root mean square, and subtracts no mean.
+        projection: weight and bias of a linear map to the layers' width; None: there is none.
         offset: of position 0 in its table.
         fp32: whether the result is float32; otherwise it is rounded to bfloat16.
     """
@@ -40,6 +43,7 @@ class NativeEmbeddings:
         *,
         epsilon: float,
         is_rms: bool = False,
+        projection: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
         fp32: bool = False,
     ) -> None:
         tables = (words, positions, types)
@@ -48,6 +52,8 @@ class NativeEmbeddings:
             if array is not None:
                 assert array.dtype == np.float32 and array.flags.c_contiguous
                 assert array.shape[-1] == words.shape[1]
+        assert projection is None or projection[0].shape == (len(projection[1]), words.shape[1])
+        self._projection = projection
         self._width = words.shape[1]
         self._struct = EmbeddingTables(
             (c_void_p * 3)(*(None if table is None else table.ctypes.data for table in tables)),
@@ -56,7 +62,7 @@ class NativeEmbeddings:
             self._width,
             offset,
             c_float(epsilon),
-            fp32,
+            fp32 or projection is not None,  # a map's inputs are float32
             is_rms,
         )
         self._dtype = np.float32 if fp32 else np.uint16
@@ -65,7 +71,8 @@ class NativeEmbeddings:
     @property
     def num_bytes(self) -> int:
         """The bytes of the tables and the norm."""
-        return sum(array.nbytes for array in self._arrays if array is not None)
+        arrays = (*self._arrays, *(self._projection or ()))
+        return sum(array.nbytes for array in arrays if array is not None)
 
     @property
     def words(self) -> Float[np.ndarray, "entries width"]:
@@ -73,6 +80,15 @@ class NativeEmbeddings:
         words = self._arrays[0]
         assert words is not None
         return words
+
+    @staticmethod
+    def with_tasks(
+        types: NDArray[np.float32] | None, tasks: NDArray[np.float32] | None
+    ) -> NDArray[np.float32] | None:
+        """The table of types, with the first entry of the table of tasks added to each."""
+        if tasks is None:
+            return types
+        return tasks[:1] if types is None else types + tasks[0]
 
     def __call__(self, packed: Packed) -> Shaped[np.ndarray, "tokens width"] | None:
         """Return the embeddings of a pack of arrays, or of tensors on the CPU.
@@ -90,7 +106,8 @@ class NativeEmbeddings:
         for part in indices:
             if part.dtype != np.int64 or part.shape != (len(ids),) or not part.flags.c_contiguous:
                 return None
-        result = empty((len(ids), self._width), self._dtype)
+        dtype = self._dtype if self._projection is None else np.float32
+        result = empty((len(ids), self._width), dtype)
         error_code = self._run(
             self._struct,
             *(part.ctypes.data for part in indices),
@@ -100,7 +117,12 @@ class NativeEmbeddings:
         )
         if error_code and error_code != _INDEX_ERROR:
             raise MemoryError("no memory for the embeddings of tokens")
-        return None if error_code else result
+        if error_code:
+            return None
+        if self._projection is not None:
+            result = apply_linear(result, *self._projection)
+            return result if self._dtype == np.float32 else to_bfloat16(result)
+        return result
 
 
 def mean_of_sequences(

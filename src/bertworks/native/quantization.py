@@ -23,6 +23,13 @@ def quantize_rows(
     return np.rint(weight / scales[:, None]).astype(np.int8), scales
 
 
+def to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """The bits of float32 numbers rounded to bfloat16, half to even."""
+    bits = values.view(np.uint32)
+    rounded = ((bits + ((bits >> 16) & 1) + np.uint32(0x7FFF)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
+
+
 def to_floats(values: NDArray[Any]) -> NDArray[np.float32]:
     """Numbers, or the bits of bfloat16 numbers, as float32."""
     if values.dtype == np.uint16:
