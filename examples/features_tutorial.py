@@ -5,8 +5,8 @@ SST-2: a frozen encoder makes a vector of each, and scikit-learn learns from the
 
     python examples/features_tutorial.py MODEL train.tsv
 
-MODEL is a model's directory or its name on the hub; the table has a text and a label a line, and no
-header. With the weights of all-MiniLM-L6-v2, the mean over five splits is 0.70 for the first
+MODEL is a model's directory or its name on the hub; the table has a text and a label on each line,
+and no header. With the weights of all-MiniLM-L6-v2, the mean over five splits is 0.70 for the first
 token's vector and 0.76 for the mean of all tokens'.
 """
 

@@ -1,4 +1,4 @@
-"""docs/moving.md: in each pair of blocks, both programs have the same result."""
+"""docs/how-to/move.md: in each pair of blocks, both programs have the same result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transformers import BertConfig, BertForSequenceClassification, BertTokenize
 
 from bertworks.checkpoints.locate import locate
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "moving.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "how-to" / "move.md"
 _SECTIONS = re.findall(r"^## (.*)\n((?:(?!^## ).*\n)*)", PAGE.read_text(encoding="utf-8"), re.M)
 PAIRS = {
     name: blocks

@@ -322,7 +322,7 @@ def test_the_layout_of_multi_vector_encoder_is_read_and_written(
         ("sentence_bert_config.json", {"query_expansion": {"strategy": "min"}}, "has no length"),
         ("2_MultiVectorMask/config.json", {"keep_only_token_ids": [3]}, "keep_only_token_ids"),
         ("config_sentence_transformers.json", {"similarity_fn_name": "meanmaxsim"}, "meanmaxsim"),
-        ("config_sentence_transformers.json", {"prompts": {"query": "[unused0] a"}}, "beside text"),
+        ("config_sentence_transformers.json", {"prompts": {"query": "[unused0] a"}}, "with text"),
     ],
 )
 def test_other_multi_vector_encoders_are_refused(

@@ -76,7 +76,7 @@ def test_a_text_that_fits_needs_no_stride():
     ("pair", "max_length", "stride", "message"),
     [
         (None, 2, 1, "max_length=2 has no room for a window. Give"),
-        ("b", 7, 1, "no room for a window beside the first text's 5 tokens"),
+        ("b", 7, 1, "no room for a window next to the first text's 5 tokens"),
         (None, 5, 4, "stride=4 is not between 1 and the 3 tokens of a window"),
         (None, 5, 0, "stride=0 is not between 1 and the 3 tokens"),
     ],

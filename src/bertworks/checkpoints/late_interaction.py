@@ -1,6 +1,6 @@
 """Settings of late-interaction models (ColBERT), in the three layouts that people have.
 
-The original release: `linear.weight` beside BERT's weights, the class `HF_ColBERT` in
+The original release: `linear.weight` next to BERT's weights, the class `HF_ColBERT` in
 `config.json`, and lengths and prefixes in `artifact.metadata`. PyLate: `modules.json` with
 `pylate.models.Dense`, and all settings in `config_sentence_transformers.json`; ours are written so.
 sentence-transformers' `MultiVectorEncoder`: `modules.json` with `MultiVectorMask`, lengths in the

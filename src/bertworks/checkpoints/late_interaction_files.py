@@ -106,7 +106,7 @@ def read_multi_vector(directory: Path, parts: Sequence[tuple[str, Path]]) -> Sen
         if {prompts.get(role), prompts.get(role, "").strip()} & pieces
     }
     if any(piece in prompt for piece in pieces for prompt in prompts.values()):
-        what = "a prompt has an added piece of the tokenizer beside text, which is not supported"
+        what = "a prompt has an added piece of the tokenizer with text, which is not supported"
         raise CheckpointError(what, where=str(file))
     mask = read_json(folders[MASK_KIND] / "config.json")
     settings = read_multi_vector_settings(

@@ -43,7 +43,7 @@ _FILES = {
     *("config.json", "bertworks.json", SAFETENSORS, CARD, LOCK_NAME, QUERY),
     *tokenizer_files.FILES,
 }
-"""All files that a saved model may have, beside those of a sentence encoder."""
+"""All files that a saved model may have, besides those of a sentence encoder."""
 
 
 def is_other_file(name: str) -> bool:

@@ -69,7 +69,7 @@ class SentenceSettings(Settings):
 
 
 class SentenceEncoder(NamedTuple):
-    """What a sentence encoder's files define beside the transformer.
+    """What a sentence encoder's files define besides the transformer.
 
     Attributes:
         modules: those between pooling and a normalisation at the end; None if there are none.

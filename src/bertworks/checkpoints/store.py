@@ -95,7 +95,7 @@ def read_limit(
     Args:
         directory: of the encoder and its tokenizer.
         whole_directory: of the model's modules.
-        route: whose modules are meant, if those of queries are others.
+        route: whose modules to use, if those of queries are others.
     """
     if config.family == STATIC.name:
         return read_max_length(directory) or config.max_seqlen

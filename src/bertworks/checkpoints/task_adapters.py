@@ -1,6 +1,6 @@
 """Low-rank adapters in a model's own directory, one for each use; one of them may be loaded.
 
-    model.safetensors       Jina embeddings v3: beside each matrix `x.weight`, which is named
+    model.safetensors       Jina embeddings v3: next to each matrix `x.weight`, which is named
                             `x.parametrizations.weight.original`, `0.lora_A` and `0.lora_B` of all
                             adapters; `lora_adaptations` in `config.json` has their names, in order
     retrieval_query/, …     a folder for each, as the `peft` library saves it

@@ -145,7 +145,7 @@ def _read_file(file: Path) -> dict[str, Tensor]:
 
 
 _STATE_DICT_KEYS = ("state_dict", "model_state_dict", "model", "module")
-"""Keys under which programs save a model's weights beside other things, the usual ones first."""
+"""Keys under which programs save a model's weights among other things, the usual ones first."""
 
 
 def _state_dict(content: Any, where: str) -> Mapping[str, Any]:

@@ -33,7 +33,7 @@ def remove_wrapper_names(
 ) -> dict[str, TensorT]:
     """Return the tensors under their names without a wrapper, and warn if there is one.
 
-    Tensors beside the wrapped model, such as a head of the program's own, keep their names.
+    Tensors next to the wrapped model, such as a head of the program's own, keep their names.
 
     Raises:
         CheckpointError: there are several models inside, or two tensors get the same name.

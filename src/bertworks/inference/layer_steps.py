@@ -53,7 +53,7 @@ def layer_steps(
           `activated`, of the same shape: after the activation and times the gate
         - `feed_forward_output`; `feed_forward_sum`: plus the feed-forward input or, with
           `norm_first`, plus the attention sum
-        - with a convolution beside the layer, which must not be `norm_first`: `convolution_input`:
+        - with a convolution next to the layer, which must not be `norm_first`: `convolution_input`:
           normalised; `convolution` of the layer's input; `convolution_sum` of both
         - `output`: normalised; with `norm_first`, only after the last layer (by the final norm)
     """
@@ -138,7 +138,7 @@ def rope_theta(encoder: Encoder, number: int) -> float:
 
 
 def _convolution_of(encoder: Encoder, number: int) -> Convolution | None:
-    """Return the convolution beside a layer; only the first may have one."""
+    """Return the convolution in parallel with a layer; only the first may have one."""
     return encoder.convolution if number == 0 else None
 
 

@@ -402,7 +402,7 @@ def _exclude_tokens(text: EncodedText, num_excluded: int, *, where: str) -> Enco
     """
     if text.num_tokens <= num_excluded:
         raise DataError(
-            f"the prompt has {num_excluded} tokens, and no token of the text fits beside it",
+            f"the prompt has {num_excluded} tokens, and no token of the text fits next to it",
             where=where,
             fix="Raise max_seq_length, or give a shorter prompt.",
         )

@@ -54,7 +54,7 @@ def new_parameters(lab: Lab, seed: int) -> Mapping[str, Arms]:
         network = task.network(lab.model.encoder.config)
         new = sum(part.numel() for key, part in network.state_dict().items() if key not in names)
         said = labels * lab.model.encoder.config.hidden_size
-        arms = {"new": float(new), "K x H": float(said), "beside K x H": new / said - 1}
+        arms = {"new": float(new), "K x H": float(said), "in addition to K x H": new / said - 1}
         counts_by_part[f"{labels} labels"] = {**arms, "one in a hundred": 0.01}
     return counts_by_part
 

@@ -1,4 +1,4 @@
-"""A convolution over the tokens of each sequence, beside the first layer: DeBERTa v2's.
+"""A convolution over the tokens of each sequence, in parallel with the first layer: DeBERTa v2's.
 
     output = norm(layer(x) + activation(dropout(convolution(x))))
 

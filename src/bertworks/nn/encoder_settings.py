@@ -194,7 +194,7 @@ class EncoderSettings(Settings):
     )
     convolution: ConvolutionSettings | None = Field(
         None,
-        description="a convolution beside the first layer (He et al. 2021, DeBERTa v2); null: none",
+        description="a convolution next to the first layer (DeBERTa v2, He et al. 2021) or null",
     )
     bottleneck: BottleneckSettings | None = Field(
         None, description="layers that are narrower inside; null: as wide as between them"

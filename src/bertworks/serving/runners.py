@@ -88,7 +88,7 @@ class EmbedRunner:
 
         Raises:
             LengthError: a text is too long and not to be truncated, or the total is too large.
-            DataError: a text cannot be tokenised, no token of it is left beside the prompt, or a
+            DataError: a text cannot be tokenised, no token of it is left next to the prompt, or a
                 token id is not in the vocabulary.
         """
         try:

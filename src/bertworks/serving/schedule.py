@@ -30,7 +30,7 @@ _MIN_SHARE = 8
 """Such a batch may have at least this part of the tokens of another, however long it takes."""
 
 _SHARED_SECONDS = 1.0
-"""How long batches stay small after a request that was added beside another client's."""
+"""How long batches stay small after a request that was added next to another client's."""
 
 
 class OverloadedError(BertworksError):

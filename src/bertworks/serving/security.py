@@ -90,7 +90,7 @@ def read_keys(file: Path | None) -> Keys:
             raise SettingsError(f"cannot be read ({error})", where=str(file)) from None
         if not in_file:
             raise SettingsError(
-                "there is no key in it", where=str(file), fix="Write NAME:KEY, a key a line."
+                "there is no key in it", where=str(file), fix="Write NAME:KEY, one on each line."
             )
         lines += [(f"{file}:{number}", line) for number, line in in_file.items()]
     keys: dict[str, str] = {}

@@ -42,7 +42,7 @@ DataFormat: TypeAlias = Literal[
     "label-text",
     "wiki",
 ]
-"""Format of a file of data. `text`: in a table a text on each line, in a corpus with a blank line
+"""Format of a file of data. `text`: in a table one text on each line, in a corpus with a blank line
 between documents; `json`: one document, an array of objects or SQuAD's; `label-text`: a label, a
 space and a text on each line; `wiki`: WikiExtractor's `<doc>`s; auto: see `data/formats.py`."""
 

@@ -3,7 +3,7 @@
     [CLS] prompt [SEP] choice [SEP] ─► encoder ─► pooler on [CLS] ─► dropout ─► w ─► one score
                                                        softmax over the choices of a prompt ◄─┘
 
-Where a question is asked about the prompt (RACE, Cosmos QA), it stands before each choice; a choice
+Where a question is asked about the prompt (RACE, Cosmos QA), it precedes each choice; a choice
 fills the blank of a question that has one.
 
 Source: paper §4.4 (SWAG).
@@ -171,7 +171,7 @@ class ChoiceSettings(TaskSettings):
     )
     question_column: str | None = Field(
         None,
-        description="column name or number of a question about the prompt, which stands before "
+        description="column name or number of a question about the prompt, which precedes "
         "each choice; detected if omitted",
     )
     label_column: str | None = Field(None, description="column name or number; detected if omitted")

@@ -323,7 +323,7 @@ class ClassificationTask(TextClassifierTask):
         )
 
     def baseline_losses(self, counts: Mapping[str, int]) -> Mapping[str, float]:
-        """Return the entropy of the labels' shares; empty unless the loss is plain
+        """Return the entropy of the label frequencies; empty unless the loss is plain
         cross-entropy."""
         if self.settings.class_weights is not None or self.settings.label_smoothing:
             return {}

@@ -150,7 +150,7 @@ class ClassifierTask(LabelledTask[ExampleT]):
         return {name: counts[number] for name, number in self.label_indices.items()}
 
     def baseline_losses(self, counts: Mapping[str, int]) -> Mapping[str, float]:
-        """Return the entropy of the labels' shares."""
+        """Return the entropy of the label frequencies."""
         shares = np.array([count for count in counts.values() if count]) / sum(counts.values())
         return {"classification": -float((shares * np.log(shares)).sum())}
 

@@ -119,7 +119,7 @@ def warn_about_possible_marks(
 ) -> None:
     """Warn of labels that are classes, but may mean that a row has no gold label.
 
-    These are words such as `hidden` and `no consensus`, and -1 beside names or beside 0 and 1.
+    These are words such as `hidden` and `no consensus`, and -1 next to names or to 0 and 1.
 
     Args:
         labels: all labels of the table.

@@ -1,4 +1,4 @@
-"""Read the pieces that were added to a vocabulary, from files beside it."""
+"""Read the pieces that were added to a vocabulary, from files next to it."""
 
 from __future__ import annotations
 

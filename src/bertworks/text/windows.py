@@ -43,7 +43,7 @@ def segment_windows(
     if second is not None:
         room -= len(first)
     if room < 1:
-        before = "" if second is None else f" beside the first text's {len(first)} tokens"
+        before = "" if second is None else f" next to the first text's {len(first)} tokens"
         raise DataError(
             f"max_length={max_length} has no room for a window{before}",
             where=where,

@@ -137,7 +137,7 @@ class SplitWordsDefinition(WordPieceDefinition):
 
     @property
     def context_free(self) -> bool:
-        return False  # a text may have other words beside other text
+        return False  # a text may have other words next to other text
 
     @property
     def breaks(self) -> None:

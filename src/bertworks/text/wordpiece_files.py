@@ -1,4 +1,4 @@
-"""Read and write BERT's tokenizer: `tokenizer.json`, or `vocab.txt`, and the settings beside it."""
+"""Read and write BERT's tokenizer: `tokenizer.json` or `vocab.txt`, and its settings."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _find_roles(
 def _compare_vocabularies(
     file: Path, vocabulary: Mapping[str, int], definition: WordPieceDefinition
 ) -> None:
-    """Warn if `vocab.txt` has other ids than the `tokenizer.json` beside it.
+    """Warn if `vocab.txt` has other ids than the `tokenizer.json` next to it.
 
     Args:
         vocabulary: what the words of texts are split into, which `vocab.txt` must have.

@@ -1,7 +1,7 @@
 """How the threads of a computation wait for one another.
 
 GNU OpenMP's threads, which PyTorch uses on Linux, wait by spinning, by default 300,000 times (16 ms
-on some processors). On an idle machine that is fastest. Beside other programs, a spinning thread
+on some processors). On an idle machine that is fastest. While other programs run, a spinning thread
 takes the processor from the thread that it waits for, and training is several times slower
 (docs/performance.md). The library reads its environment once, when it is loaded.
 """

@@ -101,7 +101,7 @@ def evaluate_answers(
     cutoffs: Sequence[int] = (1, 5, 20),
     **settings: Unpack[EngineKeywords],
 ) -> dict[str, Evaluation]:
-    """Evaluate answers from a corpus beside those from the passage that comes with a question.
+    """Evaluate answers from a corpus next to those from the passage that comes with a question.
 
     Args:
         reader: a model fine-tuned for answering.

@@ -33,7 +33,7 @@ Truncate = Field(None, description="Truncate texts that are too long; else they 
 
 
 _NOT_OF_TYPES = ("title", "description", "default")
-"""What the schema of a field says beside its types."""
+"""What the schema of a field says besides its types."""
 
 
 class Fields(BaseModel):

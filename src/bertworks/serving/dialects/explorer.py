@@ -233,7 +233,7 @@ VIEWS: Mapping[str, tuple[type[ViewRequest], str, str, Mapping[str, Any]]] = {
     "claim": (
         ClaimRequest,
         "claim",
-        "How often each head attends most to the claimed word, beside the best fixed offset.",
+        "How often each head attends most to the claimed word, next to the best fixed offset.",
         {"texts": ["She opened the door."], "claim": "previous"},
     ),
 }

@@ -213,7 +213,7 @@ def read_tag(tag: str, types: frozenset[str]) -> str | None:
 def drop_unlabelled_words(
     types: Collection[str], tags: Sequence[str], *others: Sequence[str]
 ) -> tuple[list[str], ...]:
-    """Tags, and the sequences beside them, without the words whose tag says that they have none."""
+    """Tags, and sequences of their words, without the words whose tag says that they have none."""
     indices = [index for index, tag in enumerate(tags) if not is_unlabelled(tag, types)]
     return tuple([sequence[index] for index in indices] for sequence in (tags, *others))
 
@@ -250,13 +250,13 @@ def find_span_warning(counts: Mapping[str, int]) -> str | None:
 
 
 def _unknown_markers(tags: Collection[str]) -> bool:
-    """Whether tags beside O seem to have markers that are not known: DB-PER and HB-PER."""
+    """Whether tags other than O seem to have markers that are not known: DB-PER and HB-PER."""
     ends = [match[1] for tag in tags if (match := _SHORT_START.fullmatch(tag))]
     return len({*ends}) < len(ends)
 
 
 def _find_start_tag(tags: Collection[str]) -> str | None:
-    """A tag that begins a span, in any notation, also without a joint (BPER beside IPER)."""
+    """A tag that begins a span, in any notation, also without a joint (BPER together with IPER)."""
     for tag in tags:
         splits = _split(tag, "first"), _split(tag, "last")
         if any(part is not None and part[0] in ("B", "BEGIN") for part in splits):

@@ -65,7 +65,7 @@ function createScale(values, start, end) {
   return (value) => start + (end - start) * (high > low ? (value - low) / (high - low) : 0.5);
 }
 
-// Labels are beside their points, on the side with more space, and do not cover one another.
+// Labels are next to their points, on the side with more space, and do not cover one another.
 function createLabelPlacer(width, height) {
   const boxes = [];
   return (cx, cy, label) => {

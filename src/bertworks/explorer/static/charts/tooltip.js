@@ -1,4 +1,4 @@
-// A text beside the pointer.
+// A text next to the pointer.
 import { h } from "../ui/dom.js";
 
 const tip = h("div", { class: "tip", "aria-hidden": "true" });

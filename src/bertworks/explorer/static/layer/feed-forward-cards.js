@@ -148,12 +148,12 @@ function convolutionCard(layer) {
     ["v", steps.convolution_sum],
   ];
   return {
-    title: "A convolution beside the layer: the layer’s output",
+    title: "A convolution in parallel with the layer: the layer’s output",
     name: "Convolution",
     size: [data.hidden_size],
     body: [
       paragraph(
-        "The first layer of this model has a convolution beside it: c is a trained map of the " +
+        "The first layer of this model has a convolution in parallel with it: c is a trained map of the " +
           "layer’s inputs of this piece and of its neighbours, with an activation.",
       ),
       ...sumAndNorm(data, parts, "output", ["y", steps.output]),

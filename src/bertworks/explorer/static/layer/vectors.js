@@ -4,7 +4,7 @@ import { showTip } from "../charts/tooltip.js";
 import { h } from "../ui/dom.js";
 import { formatCount, formatPercent } from "../ui/format.js";
 
-const NUM_WRITTEN = 3; // numbers of a vector that are written beside its strip
+const NUM_WRITTEN = 3; // numbers of a vector that are written next to its strip
 
 // A number with about three digits.
 export function formatShort(value) {

@@ -46,7 +46,7 @@ export function checkbox(label, isChecked, onchange) {
   return h("label", { class: "check" }, box, " ", label);
 }
 
-// A range with its value beside it, written by `format`.
+// A range with its value next to it, written by `format`.
 export function slider(label, { min, max, step = 1, value, format = String }, oninput) {
   const output = h("output", {}, format(value));
   const range = h("input", {

@@ -1,11 +1,11 @@
-"""The code blocks of `docs/learn`: reads them, runs them, and writes their outputs.
+"""The code blocks of pages: reads them, runs them, and writes their outputs.
 
-    python -m tests.lessons [FILE…]    # runs the blocks, and writes what they print below them
+    python -m tests.page_blocks [FILE…]   # runs the blocks, and writes what they print below them
 
-A block is a fence. `console` holds commands after `$ `, with what they print; `python` is executed,
-and a bare `text` fence right below it holds what it prints; a fence whose title is a file's name is
-that file. A title that begins with `long:` or `slow:` marks a block as a test is marked. The blocks
-of a lesson share a directory and the names of Python.
+A block is a fence. `console` holds commands after `$ `, with what they print, `sh` commands alone;
+`python` is executed, and a bare `text` fence right below it holds what it prints; a fence whose
+title is a file's name is that file. A title that begins with `long:` or `slow:` marks a block as a
+test is marked. The blocks of a page share a directory and the names of Python.
 """
 
 from __future__ import annotations
@@ -31,13 +31,29 @@ from bertworks.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent
 LESSONS = sorted((ROOT / "docs" / "learn").glob("*.md"))
+HOW_TO = sorted(  # tests/test_moving.py runs the pairs of blocks of move.md
+    {*(ROOT / "docs" / "how-to").glob("*.md")} - {ROOT / "docs" / "how-to" / "move.md"}
+)
+NOT_RUN = {
+    "docs/how-to/machines.md": {
+        "bertworks pretrain base": "a graphics card",
+        "bertworks embed MODEL": "a cluster",
+    },
+    "README.md": {
+        "pip install": "a network",
+        "bertworks serve": "a server that stays; docs/how-to/serve.md runs one",
+        "bertworks vocab": "twenty minutes; docs/how-to/pretrain.md runs a smaller one",
+    },
+}
+"""Blocks of pages that run which are only checked: by their beginning, what they would need."""
 _FENCE = re.compile(r'^( *)```(\w+)(?: title="([^"]*)")?\n(.*?)^\1```\n?', re.M | re.S)
-_SERVER = "8080"  # of the lessons; a test takes a free port
+_SERVER = "8080"  # of the pages; a test takes a free port
+_OPERATORS = re.compile(r"[|<>&;]")
 
 
 @dataclass
 class Block:
-    """A fence of a lesson."""
+    """A fence of a page."""
 
     language: str
     title: str
@@ -83,6 +99,20 @@ def commands(body: str) -> list[tuple[str, str]]:
     return pairs
 
 
+def shell_lines(block: Block) -> list[str]:
+    """The commands of a block of a shell."""
+    if block.language == "console":
+        return [command for command, _ in commands(block.body)]
+    lines = re.split(r"(?<!\\)\n", block.body)
+    return [line for line in lines if line.strip() and not line.startswith("#")]
+
+
+def runs(page: Path, block: Block) -> bool:
+    """Whether a block of a page that runs is not among those that are only checked."""
+    beginnings = NOT_RUN.get(str(page).removeprefix(f"{ROOT}/"), {})
+    return not any(block.body.startswith(beginning) for beginning in beginnings)
+
+
 def run(block: Block, names: dict[str, Any]) -> list[str]:
     """Run a block in the present directory; what each of its commands printed.
 
@@ -92,21 +122,25 @@ def run(block: Block, names: dict[str, Any]) -> list[str]:
     if block.language == "python":
         output = io.StringIO()
         with contextlib.redirect_stdout(output):
-            exec(compile(block.body, f"lesson, line {block.line}", "exec"), names)
+            exec(compile(block.body, f"page, line {block.line}", "exec"), names)
         return [output.getvalue()]
-    if block.language == "console":
-        lines = [command for command, _ in commands(block.body)]
+    if block.language in ("console", "sh"):
+        lines = shell_lines(block)
         if any(command.endswith("&") for command in lines):
             return [in_a_shell(lines)]
-        return [in_process(command) for command in lines]
+        return [run_command(command) for command in lines]
     assert re.fullmatch(r"[\w.-]+\.\w+", block.title), f"{block.language} is neither run nor a file"
     Path(block.title).write_text(block.body, encoding="utf-8")
     return []
 
 
-def in_process(command: str) -> str:
+def run_command(command: str) -> str:
+    """Run a verb in this process, which saves its start, and all else in a shell."""
+    if not command.startswith("bertworks ") or _OPERATORS.search(
+        re.sub(r"'.*?'|\".*?\"", "", command)
+    ):
+        return in_a_shell([command])
     words = shlex.split(command.replace("\\\n", " "))
-    assert words[0] == "bertworks", command
     result = CliRunner().invoke(app, words[1:], env={"COLUMNS": "80"})
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -115,15 +149,25 @@ def in_process(command: str) -> str:
 
 
 def in_a_shell(lines: Sequence[str]) -> str:
-    """Commands of which one stays in the background until the others are done."""
+    """Commands of which one may stay in the background until the others are done."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = str(taken.getsockname()[1])
-    script = "\n".join(["set -e", "trap 'kill $(jobs -p)' EXIT", *lines]).replace(_SERVER, port)
-    script = script.replace("bertworks ", f"{shlex.quote(sys.executable)} -m bertworks ")
-    process = subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, timeout=240, check=False
-    )
+    stop = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT"
+    script = "\n".join(["set -e", stop, *lines]).replace(_SERVER, port)
+    with tempfile.TemporaryDirectory() as folder:
+        verb = Path(folder, "bertworks")  # of this environment, whatever is installed elsewhere
+        verb.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m bertworks "$@"\n')
+        verb.chmod(0o755)
+        folders = [folder, str(Path(sys.executable).parent), os.environ["PATH"]]
+        process = subprocess.run(
+            ["bash", "-c", script],
+            env={**os.environ, "PATH": os.pathsep.join(folders), "COLUMNS": "80"},
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
     assert process.returncode == 0, process.stderr
     return process.stdout
 
@@ -142,13 +186,27 @@ def skeleton(block: Block, output: str) -> tuple[int, list[str]]:
     return len(lines), re.sub(r"[-\d.,]+", "#", lines[0]).split() if is_table else []
 
 
+def write_inputs(directory: Path) -> None:
+    """The examples of the repository, and the files of the reader that the README names."""
+    (directory / "examples").symlink_to(ROOT / "examples")
+    texts = ["the screen stays black", "i was charged twice", "the door was opened by a man"]
+    (directory / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    rows = [f"{text}\t{label}" for text, label in zip(texts * 4, "aba" * 4, strict=True)]
+    for name in ("train.tsv", "dev.tsv", "new.tsv"):
+        table = "\n".join(["text\tlabel", *rows])
+        (directory / name).write_text(table + "\n", encoding="utf-8")
+
+
 def write_outputs(file: Path) -> None:
-    """Run all blocks of a lesson, and write what they print into it."""
+    """Run all blocks of a page, and write what they print into it."""
     page = file.read_text(encoding="utf-8")
     changes: list[tuple[tuple[int, int], str]] = []
     names: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as place, in_directory(Path(place)):
+        write_inputs(Path(place))
         for block in blocks(page):
+            if not runs(file, block):
+                continue
             outputs = run(block, names)
             if block.output is not None:
                 new = textwrap.indent(tidy(outputs[0]), block.indent)
@@ -170,6 +228,6 @@ def tidy(output: str) -> str:
 
 if __name__ == "__main__":
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    for one in [Path(name).resolve() for name in sys.argv[1:]] or LESSONS:
+    for one in [Path(name).resolve() for name in sys.argv[1:]] or [*LESSONS, *HOW_TO]:
         write_outputs(one)
         print(one.name)
