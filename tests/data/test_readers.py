@@ -22,6 +22,7 @@ from bertworks.data.document_formats import read_text, read_wiki
 from bertworks.data.documents import CorpusSource, ReadCounts, read_documents
 from bertworks.data.lines import read_lines
 from bertworks.data.reading import Reading
+from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksError, BertworksWarning, DataError
 
 from .files import zstd
@@ -483,3 +484,24 @@ def test_a_column_whose_name_is_damaged(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes().replace(b"text", b"te\xe3t"))
     with pytest.raises(DataError, match=r"a\.parquet: cannot be read as Parquet .*not UTF-8"):
         list(read_documents([str(file)]))
+
+
+def test_each_positive_of_a_query_is_a_row(tmp_path: Path) -> None:
+    """FlagEmbedding's files: lists of positives and negatives, with a teacher's scores."""
+    record = {"query": "q", "pos": ["a", "b"], "neg": ["c", "d"]}
+    scores = {"pos_scores": [3.0, 2.0], "neg_scores": [1.0, 0.0]}
+    file = tmp_path / "pairs.jsonl"
+    file.write_text(json.dumps(record | scores) + "\n")
+    expected = [
+        {"query": "q", "pos": "a", "neg": ["c", "d"], "scores": [3.0, 1.0, 0.0]},
+        {"query": "q", "pos": "b", "neg": ["c", "d"], "scores": [2.0, 1.0, 0.0]},
+    ]
+    assert [row.values for row in read_rows(file)] == expected
+    document = tmp_path / "pairs.json"
+    document.write_text(json.dumps([record | scores]))
+    assert [row.values for row in read_rows(document)] == expected
+    assert [row.values for row in read_rows([record | scores])] == expected
+    other = [{"query": "q", "positive": "a"}, {"tags": ["x"], "pos": ["NOUN"], "query": 1}]
+    assert [row.values for row in read_rows(other)] == other
+    (row,) = read_rows([{"query": "q", "pos": []}])  # not left out in silence
+    assert row.values == {"query": "q", "pos": None}

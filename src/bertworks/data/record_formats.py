@@ -27,6 +27,7 @@ from typing import Any
 from ..errors import DataError, truncate_repr
 from ..utils.json_files import parse_json
 from .lines import LINE_SIZE, Lines, too_long
+from .nested_rows import rows_in_record
 from .questions import holds_questions, questions_of
 from .reading import Reading
 from .rows import LocatedRow, WholeLabel
@@ -156,7 +157,7 @@ def read_json_document(lines: Lines, name: str, reading: Reading) -> Iterator[Lo
             continue
         where = f"{name}, row {number}"
         if isinstance(row, dict):
-            yield LocatedRow(where, row)
+            yield from rows_in_record(row, name, number, where)
         else:
             reading.bad("bad JSON", f"a JSON {type(row).__name__}, not an object", where=where)
 
@@ -197,10 +198,7 @@ def read_json_lines(lines: Lines, name: str, reading: Reading) -> Iterator[Locat
         except DataError as error:
             reading.skip("bad JSON", error)
             continue
-        if holds_questions(value):
-            yield from questions_of(value, name, number)
-        else:
-            yield LocatedRow(where, value)
+        yield from rows_in_record(value, name, number, where)
 
 
 def _json_object(line: str, where: str) -> dict[str, Any]:

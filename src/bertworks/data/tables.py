@@ -23,8 +23,8 @@ from .class_labels import ClassNames, name_classes, names_in_metadata, names_of_
 from .formats import FORMATS, detect_file_format, detect_format
 from .headers import names_word_columns
 from .lines import Lines, decode_lines, read_lines
+from .nested_rows import rows_in_record
 from .parquet import open_parquet_table
-from .questions import holds_questions, questions_of
 from .reading import Reading
 from .record_formats import conll_fields
 from .rows import (
@@ -226,10 +226,7 @@ def rows_in_memory(
         for number, row in enumerate(passes, 1):
             where = f"{name}, row {number}" if place is None else place(number - 1)
             values = name_classes(row_of(row, where), names, where)
-            if holds_questions(values):
-                yield from questions_of(values, name, number)
-            else:
-                yield LocatedRow(where, values)
+            yield from rows_in_record(values, name, number, where)
 
     table_rows = _of_rows(name, rows, "there are no rows", features)
     if isinstance(passes, BufferedIterator):

@@ -14,7 +14,7 @@ from ...data.schema import PAIR_NAMES, QUERY_NAMES, Role, RoleColumns, Schema
 from ...errors import DataError
 from ..labels import read_finite_number
 
-POSITIVE_NAMES = ("positive", "pos")
+POSITIVE_NAMES = ("positive", "pos", "positives")
 PASSAGE_NAMES = (*POSITIVE_NAMES, "passage", "answer", "document", "context")
 SCORE_NAMES = ("score", "similarity", "similarity_score")
 LABEL_NAMES = ("label", "labels")

@@ -1,0 +1,47 @@
+"""Records that stand for several rows: questions of a passage, and passages of a query.
+
+    {"query": …, "pos": ["…", "…"], "neg": ["…", …]}     FlagEmbedding: a row for each positive
+
+`pos_scores` and `neg_scores`, a teacher's, become the list `scores` of a row's passage and its
+negatives. Questions are described in `questions.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from .questions import holds_questions, questions_of
+from .rows import LocatedRow
+
+_POSITIVES = ("pos", "positive", "positives")
+
+
+def rows_in_record(
+    values: dict[str, Any], name: str, number: int, where: str
+) -> Iterator[LocatedRow]:
+    """Yield the rows of a record: itself, or those that it stands for.
+
+    Args:
+        values: the record.
+        name: of the file, for messages.
+        number: of the record, from 1.
+        where: the record's place.
+
+    Raises:
+        DataError: a part of nested questions is missing or of another type.
+    """
+    if holds_questions(values):
+        yield from questions_of(values, name, number)
+        return
+    column = next((name for name in _POSITIVES if isinstance(values.get(name), list)), None)
+    if column is None or not isinstance(values.get("query"), str):
+        yield LocatedRow(where, values)
+        return
+    of_positives, of_negatives = values.get("pos_scores"), values.get("neg_scores")
+    others = {key: value for key, value in values.items() if not key.endswith("_scores")}
+    for at, positive in enumerate(values[column] or [None]):  # None: an error of its row
+        row = {**others, column: positive}
+        if isinstance(of_positives, list) and isinstance(of_negatives, list):
+            row["scores"] = [*of_positives[at : at + 1], *of_negatives]
+        yield LocatedRow(where, row)
