@@ -17,6 +17,7 @@ if __name__ == "__main__":  # the module may lack what others import from it unt
 
 import bertworks
 from bertworks.analysis.label_check import CheckLabelsSettings
+from bertworks.analysis.retrieval.settings import MineSettings, RetrievalEvaluationSettings
 from bertworks.convert.static_settings import StaticSettings, StaticTrainingSettings
 from bertworks.data.settings import CorpusOptions, PrepareSettings, TableOptions
 from bertworks.data.unlabelled import LabelledTableOptions
@@ -52,6 +53,12 @@ KEYWORDS: dict[str, tuple[str, tuple[str, ...], Iterable[type[BaseModel]]]] = {
         "Format of a table of labelled rows.",
         ("TableKeywords",),
         [LabelledTableOptions],
+    ),
+    "MineKeywords": ("Settings of `mine`.", ("RowKeywords",), [MineSettings]),
+    "RetrievalEvaluationKeywords": (
+        "Settings of `evaluate_retrieval`.",
+        ("EngineKeywords",),
+        [RetrievalEvaluationSettings],
     ),
     "EvaluateKeywords": (
         "Settings of `evaluate`.",

@@ -26,7 +26,7 @@ from transformers import AutoTokenizer
 from bertworks.data.tables import read_rows
 from bertworks.tasks import find_labelled_task
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.training.labelled_data import RowSource
+from bertworks.training.row_source import RowSource
 from bertworks.training.optimizer import parameter_groups
 from bertworks.training.settings import settings_of
 

@@ -14,6 +14,8 @@ from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksWarning, SettingsError
 from bertworks.loading import load
 from bertworks.model import Model
+from bertworks.tasks.pretraining.instances import InstanceSettings
+from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.tasks.retrieval.settings import RetrievalSettings
 from bertworks.tasks.retrieval.task import RetrievalTask
 from bertworks.text.tokenizer import Tokenizer
@@ -240,3 +242,40 @@ def test_settings_for_one_table_are_refused_for_several(
         finetune(
             fresh(), "retrieval", train=ROWS, out=tmp_path, table_sampling="round-robin", **FAST
         )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pooling", ["splade-max", "splade-sum-log"])
+def test_sparse_encoder_is_trained_and_opened_by_sentence_transformers(
+    tmp_path: Path, pooling: str
+) -> None:
+    peers = pytest.importorskip("sentence_transformers.sparse_encoder")
+    tokenizer, weight = Tokenizer.from_vocabulary(WORD_PIECES), "mlm_head.transform.dense.weight"
+    task = PretrainingTask(tokenizer, InstanceSettings(format="full-sentences", max_seq_length=12))
+    start = Model(tokenizer, task, task.network(GEOMETRY))
+    result = finetune(
+        start,
+        "retrieval",
+        train=ROWS,
+        dev=ROWS[:16],
+        out=tmp_path / "run",
+        pooling=pooling,
+        chunk_tokens=100,
+        **{**FAST, "epochs": 4},
+    )
+    assert result.new_parameters == ()  # the head is that of the masked-language model
+    losses = [line["loss"] for line in result.history if line["kind"] == "train"]
+    assert losses[-1] < losses[0]
+    assert 0 < result.metrics["mrr@10"] <= 1
+    texts = [row["query"] for row in ROWS[:5]]
+    own = result.model.embed(texts, precision="fp32").toarray()
+    assert not np.allclose(
+        result.model.network.state_dict()[weight], start.network.state_dict()[weight]
+    )
+    reloaded = load(result.run.model, device="cpu")
+    np.testing.assert_array_equal(reloaded.embed(texts, precision="fp32").toarray(), own)
+    assert reloaded.similarity_function == "dot"
+    theirs = peers.SparseEncoder(str(result.run.model), device="cpu").encode(texts)
+    np.testing.assert_allclose(theirs.to_dense().numpy(), own, atol=1e-5)
+    (prediction,) = reloaded.predict([(texts[0], texts[1])], precision="fp32")
+    assert prediction["similarity"] == pytest.approx(own[0] @ own[1], rel=1e-5)

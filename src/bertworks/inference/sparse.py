@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from ..errors import SettingsError, import_optional
 from ..nn.heads import MLMHead
+from ..tasks.retrieval.sparse_network import splade_weights
 from .batching import row_name
 from .features import NetworkEmbedder
 from .frozen_network import inference
@@ -128,20 +129,14 @@ class SpladeEmbedder(SparseEmbedder):
         for chunk in torch.split(hidden, _CHUNK_TOKENS):
             logits = head(chunk)
             # The weight of a piece rises with its logit, so the largest logit gives the largest.
-            part = self._weights(logits).sum(0) if self._is_sum else logits.amax(0)
+            part = splade_weights(logits, self.pooling).sum(0) if self._is_sum else logits.amax(0)
             if total is None:
                 total = part
             else:
                 total = total + part if self._is_sum else torch.maximum(total, part)
         assert total is not None
-        vector = total if self._is_sum else self._weights(total)
+        vector = total if self._is_sum else splade_weights(total, self.pooling)
         return nn.functional.normalize(vector, dim=-1) if self.normalize else vector
-
-    def _weights(self, logits: Tensor) -> Tensor:
-        weights = logits.relu()
-        for _ in range(2 if self.pooling.endswith("-log") else 1):
-            weights = weights.log1p()
-        return weights
 
 
 class PieceWeightEmbedder(SparseEmbedder):

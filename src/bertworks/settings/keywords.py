@@ -57,6 +57,26 @@ class LabelledTableKeywords(TableKeywords, total=False):
     drop_unlabelled: bool
 
 
+class MineKeywords(RowKeywords, total=False):
+    """Settings of `mine`."""
+
+    num_negatives: int
+    depth: int
+    skip: int
+    margin: float | None
+    rerank_margin: float
+    query_column: str | None
+    passage_column: str | None
+
+
+class RetrievalEvaluationKeywords(EngineKeywords, total=False):
+    """Settings of `evaluate_retrieval`."""
+
+    metrics: str | Sequence[str]
+    qrels: str | None
+    depth: int
+
+
 class EvaluateKeywords(LabelledTableKeywords, EngineKeywords, total=False):
     """Settings of `evaluate`."""
 
@@ -517,8 +537,10 @@ class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
     passage_column: str | None
     negative_columns: str | Sequence[str] | None
     score_column: str | None
-    loss: Literal["in-batch", "triplet", "margin-mse", "kl", "cosine", "cosent"] | None
+    loss: Literal["in-batch", "triplet", "margin-mse", "kl", "cosine", "cosent", "angle"] | None
     pooling: str | None
+    query_regularization: float
+    passage_regularization: float
     source_column: str | None
     target_column: str | None
 

@@ -44,6 +44,14 @@ PoolingName = Annotated[
 ]
 """One of `PoolingMode` or `SparsePooling`, or several modes joined by `+`."""
 
+SPLADE_POOLINGS = tuple(name for name in SPARSE_POOLINGS if name != PIECE_WEIGHTS)
+"""Those of the logits of a masked-language-model head."""
+
+RetrievalPooling = Annotated[
+    str, AfterValidator(lambda value: value if value in SPLADE_POOLINGS else _check_trained(value))
+]
+"""That of vectors which retrieval trains."""
+
 TrainedPooling = Annotated[str, AfterValidator(_check_trained)]
 """Without the sparse ones, and the pooler, for which sentence-transformers' layout has no name."""
 

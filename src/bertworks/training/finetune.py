@@ -513,6 +513,9 @@ def _copy_pretrained_weights(
         and pooling == model.encoder.config.classifier_pooling
     )
     theirs = model.network.state_dict() if is_same else model.encoder.state_dict(prefix="encoder.")
+    if is_same and type(model.task) is not type(task):  # one of several heads
+        own_names = network.state_dict().keys()
+        theirs = {name: value for name, value in theirs.items() if name in own_names}
     fresh = [f"encoder.layers.{number}." for number in range(top - count, top)]
     if count:
         fresh += ["encoder.pooler.", "encoder.final_norm."]

@@ -15,7 +15,7 @@ from bertworks.errors import DataError, SettingsError
 from bertworks.packed import Batch, Packed
 from bertworks.tasks.retrieval.losses import loss_sum
 from bertworks.tasks.retrieval.network import RetrievalNetwork
-from bertworks.tasks.retrieval.settings import RetrievalSettings
+from bertworks.tasks.retrieval.settings import ORDER_LOSSES, RetrievalSettings
 from bertworks.tasks.retrieval.task import RetrievalTask
 from bertworks.text.tokenizer import Tokenizer
 
@@ -265,10 +265,11 @@ def peer_of(loss: str) -> tuple[Any, torch.Tensor | None, int]:
         "margin-mse": (losses.MarginMSELoss(model), margins.double(), 8),
         "kl": (losses.DistillKLDivLoss(model, temperature=1.0), SCORES.double(), 4),
         "cosent": (losses.CoSENTLoss(model, scale=SCALE), SCORES[:, 0].double(), 4),
+        "angle": (losses.AnglELoss(model, scale=SCALE), SCORES[:, 0].double(), 4),
     }[loss]
 
 
-@pytest.mark.parametrize("loss", ["in-batch", "margin-mse", "kl", "cosent"])
+@pytest.mark.parametrize("loss", ["in-batch", "margin-mse", "kl", "cosent", "angle"])
 def test_losses_are_equal_to_those_of_sentence_transformers(loss: str) -> None:
     peer, labels, count = peer_of(loss)
     names = {"query_column": "q", "passage_column": "p"}
@@ -278,13 +279,13 @@ def test_losses_are_equal_to_those_of_sentence_transformers(loss: str) -> None:
     queries, positives = sentence_vectors(4, 0, scale), sentence_vectors(4, 1, scale)
     negatives = sentence_vectors(8, 2, scale)
     texts = [queries, positives]
-    if loss != "cosent":
+    if loss not in ORDER_LOSSES:
         texts += [negatives[0::2], negatives[1::2]]
     if loss == "in-batch":
         peer.scale = SCALE
     units = [part / scale**0.5 for part in (queries, positives, negatives)]
     targets = distillation_targets()
-    if loss == "cosent":
+    if loss in ORDER_LOSSES:
         targets["labels"] = SCORES[:, 0]
     own = loss_sum(settings, units[0], torch.cat(units[1:]), targets) / count
     assert own.item() == pytest.approx(peer_loss(peer, texts, labels), rel=1e-6)
@@ -348,5 +349,45 @@ def test_losses_and_columns_that_do_not_fit_are_refused() -> None:
         network_of(task_of(dimensions=(64,)))
     with pytest.raises(SettingsError, match="each must be at least 1"):
         task_of(dimensions=(4, 0))
-    with pytest.raises(SettingsError, match="loss=cosent compares the rows of a batch"):
-        task_of(loss="cosent", score_column="s", negative_columns=None).check_batches([], 1)
+    for loss in ORDER_LOSSES:
+        with pytest.raises(SettingsError, match=f"loss={loss} compares the rows of a batch"):
+            task_of(loss=loss, score_column="s", negative_columns=None).check_batches([], 1)
+
+
+@pytest.mark.parametrize("loss", ["in-batch", "margin-mse"])
+def test_sparse_losses_are_equal_to_those_of_sentence_transformers(loss: str) -> None:
+    losses = pytest.importorskip("sentence_transformers.sparse_encoder.losses")
+    model = VectorModel()
+    if loss == "in-batch":
+        inner: Any = losses.SparseMultipleNegativesRankingLoss(model, scale=2.0)
+        labels, count = None, 4
+    else:
+        inner = losses.SparseMarginMSELoss(model)
+        labels, count = peer_of(loss)[1:]
+    weights = {"document_regularizer_weight": 0.3, "query_regularizer_weight": 0.7}
+    peer = losses.SpladeLoss(model, inner, **weights)
+    queries, positives, negatives = (
+        sentence_vectors(number, seed).relu() for number, seed in ((4, 0), (4, 1), (8, 2))
+    )
+    texts = [queries, positives, negatives[0::2], negatives[1::2]]
+    total = sum(peer([{"vectors": vectors} for vectors in texts], labels).values())
+    task = task_of(
+        loss=loss,
+        pooling="splade-max",
+        query_regularization=0.7,
+        passage_regularization=0.3,
+        **({"scale": 2.0} if loss == "in-batch" else {}),
+    )
+    network = task.network(CONFIG).double()
+    targets = distillation_targets()
+    vectors = {"queries": queries, "passages": torch.cat([positives, negatives])}
+    network.predict = lambda batch: vectors
+    batch = replace(batch_of(task_of()), targets=targets, counts={"retrieval": count})
+    own = network(batch)["retrieval"] / count
+    assert own.item() == pytest.approx(total.item(), rel=1e-6)
+    assert not task.additive
+    assert task.settings.scale == (2.0 if loss == "in-batch" else 1.0)
+    with pytest.raises(SettingsError, match="sparse vectors are trained with in-batch"):
+        task_of(loss="cosent", score_column="s", pooling="splade-max")
+    with pytest.raises(SettingsError, match="without sparse vectors"):
+        task_of(query_regularization=0.1)

@@ -133,13 +133,13 @@ def evaluate_answers(
             unanswerable=task.settings.unanswerable, threshold=task.settings.null_threshold
         )
         num_retrieved = 0
-        for number, located in enumerate(rows):
+        for number, (where, values) in enumerate(rows):
             best = next(iter(best_answers(answers[number][:cutoff], 1)), None)
             hits = hits_of_questions[number][:cutoff]
-            passage = located.values[own_task.column("context")]
+            passage = values[own_task.column("context")]
             num_retrieved += any(hit.text == passage for hit in hits)
             scores.add(
-                Location(number, located.where),
+                Location(number, where),
                 questions[number],
                 "" if best is None else best.passage,
                 gold[number],

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 from ...errors import SettingsError
+from ...settings.keywords import RetrievalEvaluationKeywords
 from ...tasks.evaluation import Evaluation
 from .fusion import fuse_rankings
 from .index import Index
@@ -48,7 +49,7 @@ def evaluate_retrieval(
     *,
     rerank: AnyModel | None = None,
     progress: Callable[[str], Callable[[int, int], None]] | None = None,
-    **settings: Any,
+    **settings: Unpack[RetrievalEvaluationKeywords],
 ) -> list[Stage]:
     """Evaluate how retrievers rank the documents of a folder in BEIR's layout.
 

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...data.rows import Rows, chunks, text_of
 from ...data.schema import RoleColumns
@@ -36,6 +36,7 @@ from ...inference.window_files import (
 from ...jobs.parallel import HERE, Workers
 from ...jobs.resumable import digest_texts
 from ...native.library import set_num_threads, threads_of_worker
+from ...settings.keywords import MineKeywords
 from ...tasks.retrieval.columns import find_retrieval_columns
 from ...utils.atomic_writes import writing
 from ...utils.directories import remove_directory
@@ -82,7 +83,7 @@ def mine(
     workers: Workers = HERE,
     overwrite: bool = False,
     progress: Callable[[str], Callable[[int, int], None]] | None = None,
-    **settings: Any,
+    **settings: Unpack[MineKeywords],
 ) -> MinedNegatives:
     """Write a table of queries, their passages and hard negatives; called again, it resumes.
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...data.rows import Row, Rows
+from ...errors import SettingsError
 from ...nn.config import EncoderConfig
 from ...packed import Batch
 from ...text.tokenizer import Tokenizer
@@ -117,6 +118,8 @@ class StudentTask(RetrievalTask):
     def network(self, config: EncoderConfig) -> RetrievalNetwork:
         if self._axes is None:
             return super().network(config)
+        if self.settings.is_sparse:
+            raise SettingsError(f"pooling={self.pooling}: a teacher's vectors are dense")
         check_length(self.settings.max_seq_length, config)
         return StudentNetwork(config, self.settings, self._axes)
 

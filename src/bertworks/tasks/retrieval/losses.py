@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ...nn.losses import cross_entropy_sum
-from .settings import RetrievalSettings
+from .settings import ORDER_LOSSES, RetrievalSettings
 
 
 def loss_sum(
@@ -34,13 +35,13 @@ def loss_sum(
             queries, passages, targets["is_excluded"], scale=scale, symmetric=settings.symmetric
         )
     positives, negatives = passages.tensor_split([len(queries)])
-    if loss in ("cosine", "cosent"):
-        cosines = (queries * positives).sum(-1)
-        labels = targets["labels"].to(cosines.dtype)
-        if loss == "cosent":
-            return cosent_loss_sum(cosines, labels, scale=scale)
+    cosines = (queries * positives).sum(-1)
+    if loss == "cosine":
         # Regression objective of Reimers and Gurevych (2019), "Sentence-BERT", §3.
-        return (cosines - labels).square().sum()
+        return (cosines - targets["labels"].to(cosines.dtype)).square().sum()
+    if loss in ORDER_LOSSES:
+        similarities = angle_similarities(queries, positives) if loss == "angle" else cosines
+        return cosent_loss_sum(similarities, targets["labels"].to(cosines.dtype), scale=scale)
     negative_row = targets["negative_row"]
     if loss == "triplet":
         return triplet_loss_sum(queries, positives, negatives, negative_row, margin=settings.margin)
@@ -97,9 +98,19 @@ def triplet_loss_sum(
         negative_row: index of the row that each negative belongs to.
         margin: minimum difference between the cosines of a row's passage and of its negatives.
     """
+    margins = _margins(queries, passages, negatives, negative_row)
+    return (margin - margins).clamp(min=0).sum()
+
+
+def _margins(
+    queries: Float[Tensor, "rows width"],
+    passages: Float[Tensor, "rows width"],
+    negatives: Float[Tensor, "negatives width"],
+    negative_row: Int[Tensor, " negatives"],
+) -> Float[Tensor, " negatives"]:
+    """How much higher the inner product of each negative's query with its passage is."""
     near = (queries * passages).sum(-1)[negative_row]
-    far = (queries[negative_row] * negatives).sum(-1)
-    return (far - near + margin).clamp(min=0).sum()
+    return near - (queries[negative_row] * negatives).sum(-1)
 
 
 def margin_mse_loss_sum(
@@ -123,10 +134,8 @@ def margin_mse_loss_sum(
         scale: factor of the cosines, whose margins are at most 2.
     """
     positives, negatives = passages.tensor_split([len(queries)])
-    positive_cosines = (queries * positives).sum(-1)[negative_row]
-    negative_cosines = (queries[negative_row] * negatives).sum(-1)
     positive_scores, negative_scores = scores.tensor_split([len(queries)])
-    margins = scale * (positive_cosines - negative_cosines)
+    margins = scale * _margins(queries, positives, negatives, negative_row)
     return (margins - (positive_scores[negative_row] - negative_scores)).square().sum()
 
 
@@ -154,7 +163,7 @@ def kl_loss_sum(
 def cosent_loss_sum(
     cosines: Float[Tensor, " rows"], labels: Float[Tensor, " rows"], *, scale: float
 ) -> Float[Tensor, ""]:
-    """The loss of the order of the pairs' cosines, times the number of rows.
+    """The loss of the order of the pairs' cosines (or others), times the number of rows.
 
     log(1 + Σ exp(scale · (cosⱼ - cosᵢ))) over all pairs i, j of rows of which i has the higher
     score. Source: Su (2022), "CoSENT".
@@ -164,3 +173,29 @@ def cosent_loss_sum(
     terms = differences.masked_fill(~is_higher, -torch.inf).flatten()
     loss = torch.cat([terms.new_zeros(1), terms]).logsumexp(0)
     return loss * len(cosines)
+
+
+def flops(vectors: Float[Tensor, "texts vocab_size"]) -> Float[Tensor, ""]:
+    """The sum over pieces of the squared mean of their weights, which is less if few are used.
+
+    Source: Paria et al. (2020), "Minimizing FLOPs to Learn Efficient Sparse Representations",
+    equation 4; Formal et al. (2021), "SPLADE", equation 4.
+    """
+    return vectors.mean(0).square().sum()
+
+
+def angle_similarities(
+    queries: Float[Tensor, "rows width"], passages: Float[Tensor, "rows width"]
+) -> Float[Tensor, " rows"]:
+    """How near the angles of the pairs are, which, unlike cosines, have no flat ends.
+
+    The halves of a vector are the real and imaginary parts of complex numbers. The similarity is
+    the absolute sum of the parts of the inner product of these.
+    Source: Li and Li (2024), "AoE: Angle-optimized Embeddings", equations 6 to 8.
+    """
+    odd = queries.shape[-1] % 2
+    first, second = (
+        torch.complex(*F.pad(vectors, (0, odd)).chunk(2, -1)) for vectors in (queries, passages)
+    )
+    products = first * second.conj()
+    return (products.real + products.imag).sum(-1).abs()

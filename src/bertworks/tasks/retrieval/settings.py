@@ -7,10 +7,10 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from ...settings.base import Need
-from ...settings.pooling import TrainedPooling
+from ...settings.pooling import SPLADE_POOLINGS, RetrievalPooling
 from ..labelled import TaskSettings
 
-Loss = Literal["in-batch", "triplet", "margin-mse", "kl", "cosine", "cosent"]
+Loss = Literal["in-batch", "triplet", "margin-mse", "kl", "cosine", "cosent", "angle"]
 """The loss that vectors are trained with; see `losses`.
 
 - `in-batch`: find each query's passage among the passages and negatives of the whole batch;
@@ -18,11 +18,18 @@ Loss = Literal["in-batch", "triplet", "margin-mse", "kl", "cosine", "cosent"]
 - `margin-mse`: learn how much higher a cross-encoder scores the passage than each negative;
 - `kl`: learn a cross-encoder's distribution over the passage and its negatives;
 - `cosine`: make the cosine of two texts equal to their score;
-- `cosent`: bring the cosines of a batch into the order of the scores.
+- `cosent`: bring the cosines of a batch into the order of the scores;
+- `angle`: the same of the angles of complex numbers, for scores near their ends.
 """
 
-PAIR_LOSSES = ("cosine", "cosent")
+PAIR_LOSSES = ("cosine", "cosent", "angle")
 """Losses of pairs of texts with a score."""
+
+SPARSE_LOSSES = ("in-batch", "margin-mse", "kl")
+"""Those of inner products, which sparse vectors are trained with."""
+
+ORDER_LOSSES = ("cosent", "angle")
+"""Those that compare the pairs of a batch with each other."""
 
 DISTILLATION_LOSSES = ("margin-mse", "kl")
 """Losses of a list of scores: of a row's passage, and of its negatives."""
@@ -45,14 +52,19 @@ class RetrievalSettings(TaskSettings):
         ),
         Need(
             ("scale",),
-            "without loss=in-batch, margin-mse, kl or cosent",
+            "without loss=in-batch, margin-mse, kl, cosent or angle",
             lambda own: own.loss not in ("triplet", "cosine"),
+        ),
+        Need(
+            ("query_regularization", "passage_regularization"),
+            "without sparse vectors (pooling=splade-max)",
+            lambda own: own.is_sparse,
         ),
         Need(("symmetric",), "without loss=in-batch", lambda own: own.loss in (None, "in-batch")),
         Need(("margin",), "without loss=triplet", lambda own: own.loss == "triplet"),
         Need(
             ("score_range",),
-            "without scores of pairs (loss=cosine or cosent)",
+            "without scores of pairs (loss=cosine, cosent or angle)",
             lambda own: own.loss in (None, *PAIR_LOSSES) or own.score_column is not None,
         ),
     )
@@ -62,7 +74,7 @@ class RetrievalSettings(TaskSettings):
         gt=0,
         le=10_000,
         description="factor of cosines in a loss that is not of cosines themselves; one over the "
-        "temperature",
+        "temperature; 1 for sparse vectors if omitted",
     )
     symmetric: bool = Field(
         False, description="in-batch: also find each passage's query; the loss is the mean of both"
@@ -114,9 +126,16 @@ class RetrievalSettings(TaskSettings):
     loss: Loss | None = Field(
         None, description="if omitted: cosine if there are scores, else in-batch"
     )
-    pooling: TrainedPooling | None = Field(
+    pooling: RetrievalPooling | None = Field(
         None,
-        description="how token vectors become a text vector; the model's own if omitted, or mean",
+        description="how token vectors become a text vector; the model's own if omitted, or mean; "
+        "splade-max: sparse vectors of a masked-language model, compared by inner products",
+    )
+    query_regularization: float = Field(
+        5e-5, ge=0, description="weight of the FLOPS of sparse vectors of queries in the loss"
+    )
+    passage_regularization: float = Field(
+        3e-5, ge=0, description="the same of passages; higher weights give sparser vectors"
     )
 
     def prompts(self, table: int = 0) -> tuple[str, str]:
@@ -126,6 +145,11 @@ class RetrievalSettings(TaskSettings):
             for one in (self.query_prompt, self.passage_prompt)
         )
         return query, passage
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether vectors have a number for each piece of the vocabulary."""
+        return self.pooling in SPLADE_POOLINGS
 
     @property
     def has_pair_scores(self) -> bool:
@@ -138,6 +162,11 @@ class RetrievalSettings(TaskSettings):
             raise ValueError(f"dimensions={list(self.dimensions)}: each must be at least 1")
         if self.score_range is not None and not self.score_range[0] < self.score_range[1]:
             raise ValueError(f"score_range={list(self.score_range)} is not a range")
+        if self.is_sparse and self.loss not in (None, *SPARSE_LOSSES):
+            losses = ", ".join(SPARSE_LOSSES)
+            raise ValueError(f"loss={self.loss}: sparse vectors are trained with {losses}")
+        if self.is_sparse and self.dimensions is not None:
+            raise ValueError(f"dimensions: sparse vectors ({self.pooling}) are not shortened")
         if () in (self.query_prompt, self.passage_prompt):
             raise ValueError("a list of prompts must not be empty")
         if self.dropout is not None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ...checkpoints.heads import MLM
 from ...checkpoints.sentence_settings import SentenceSettings
 from ...data.rows import Row, Rows, text_of
 from ...data.schema import RoleColumns, names_of
@@ -31,10 +32,11 @@ from ..evaluators import RegressionEvaluator
 from ..example import LabelledExample, Tokens, list_sequences, pack
 from ..labelled import LabelledTask, TaskSettings, check_length
 from ..labels import read_finite_number
-from ..task import DisplayValue, Evaluator, Outputs, Prediction
+from ..pretraining.task import PretrainingTask
+from ..task import DisplayValue, Evaluator, Outputs, Prediction, Task
 from .columns import SCHEMA, find_retrieval_columns, read_negatives, read_score_list
 from .evaluator import RankingEvaluator
-from .settings import DISTILLATION_LOSSES, PAIR_LOSSES, RetrievalSettings
+from .settings import DISTILLATION_LOSSES, ORDER_LOSSES, PAIR_LOSSES, RetrievalSettings
 
 if TYPE_CHECKING:
     from .network import RetrievalNetwork
@@ -55,8 +57,13 @@ class RetrievalTask(LabelledTask[LabelledExample]):
     def __init__(self, tokenizer: Tokenizer, settings: RetrievalSettings) -> None:
         self.pooling = settings.pooling or "mean"
         loss = settings.loss or ("in-batch" if settings.score_column is None else "cosine")
-        super().__init__(tokenizer, settings.with_values(loss=loss, pooling=self.pooling))
-        self.additive = loss not in ("in-batch", "cosent")
+        values: dict[str, Any] = {"loss": loss, "pooling": self.pooling}
+        if settings.is_sparse and "scale" not in settings.model_fields_set:
+            values["scale"] = 1.0
+        super().__init__(tokenizer, settings.with_values(**values))
+        # FLOPS are of the means of a batch.
+        is_of_batch = loss in ("in-batch", *ORDER_LOSSES) or settings.is_sparse
+        self.additive = not is_of_batch
         self.best_metric = "spearman" if self.settings.has_pair_scores else "mrr@10"
 
     @classmethod
@@ -153,15 +160,37 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         limit = self.settings.max_seq_length
         query, passage = self.settings.prompts()
         prompts = {"query": query, "document": passage} if query or passage else {}
-        entries = {"prompts": prompts} if prompts else {}
+        entries: dict[str, Any] = {"prompts": prompts} if prompts else {}
+        if self.settings.is_sparse:
+            entries |= {"model_type": "SparseEncoder", "similarity_fn_name": "dot"}
         return SentenceSettings(
-            pooling=self.pooling, normalize=True, max_seq_length=limit, entries=entries
+            pooling=self.pooling,
+            normalize=not self.settings.is_sparse,
+            max_seq_length=limit,
+            entries=entries,
         )
+
+    @property
+    def model_class(self) -> str:
+        return MLM.model_class if self.settings.is_sparse else super().model_class
+
+    def is_head_compatible(self, other: Task[Any]) -> bool:
+        if self.settings.is_sparse and isinstance(other, PretrainingTask):
+            return not other.causal
+        is_same_kind = (
+            isinstance(other, RetrievalTask) and self.settings.is_sparse == other.settings.is_sparse
+        )
+        return is_same_kind and super().is_head_compatible(other)
 
     def network(self, config: EncoderConfig) -> RetrievalNetwork:
         from .network import RetrievalNetwork
+        from .sparse_network import SparseNetwork
 
         check_length(self.settings.max_seq_length, config)
+        if self.settings.is_sparse:
+            if config.attention != "bidirectional":
+                raise SettingsError(f"pooling={self.pooling}: the model's attention is causal")
+            return SparseNetwork(config, self.settings)
         if (widest := max(self.settings.dimensions or (1,))) > config.hidden_size:
             what = (
                 f"dimensions={widest} is more than the encoder's hidden_size={config.hidden_size}"
@@ -169,9 +198,9 @@ class RetrievalTask(LabelledTask[LabelledExample]):
             raise SettingsError(what)
         return RetrievalNetwork(config, self.settings)
 
-    def head_layouts(self, config: EncoderConfig) -> Mapping[str, HeadLayout]:
+    def head_layouts(self, config: EncoderConfig) -> Mapping[str, HeadLayout] | None:
         check_length(self.settings.max_seq_length, config)
-        return {}
+        return None if self.settings.is_sparse else {}
 
     def compute(self, network: ArrayNetwork, batch: Batch) -> dict[str, NDArray[Any]]:
         def compute_vectors(part: Packed) -> NDArray[np.float32]:
@@ -183,8 +212,8 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         return {"queries": queries, "passages": passages, "values": values}
 
     def check_batches(self, examples: Sequence[LabelledExample], batch_size: int) -> None:
-        if batch_size == 1 and self.settings.loss == "cosent":
-            what = "batch_size=1: loss=cosent compares the rows of a batch"
+        if batch_size == 1 and self.settings.loss in ORDER_LOSSES:
+            what = f"batch_size=1: loss={self.settings.loss} compares the rows of a batch"
             raise SettingsError(what, fix="Give a larger batch_size.")
         has_negatives = any(len(example.sequences) > 2 for example in examples)
         if batch_size == 1 and not self.additive and not has_negatives:
@@ -299,12 +328,13 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         return Batch(packed, targets, {"retrieval": count}, examples)
 
     def decode(self, outputs: Outputs, batch: Batch) -> dict[int, Prediction]:
-        """For each row the `similarity`: the cosine of its two texts."""
+        """For each row the `similarity` of its texts: the cosine, or inner product if sparse."""
         values = to_array(outputs["values"]).astype(np.float64)
-        cosines = values.clip(-1, 1).tolist()  # rounding may exceed 1
+        if not self.settings.is_sparse:
+            values = values.clip(-1, 1)  # rounding may exceed 1
         return {
             example.index: {"similarity": value}
-            for example, value in zip(batch.examples, cosines, strict=True)
+            for example, value in zip(batch.examples, values.tolist(), strict=True)
         }
 
     def display_values(self, prediction: Prediction) -> list[DisplayValue]:

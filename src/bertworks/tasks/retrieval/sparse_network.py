@@ -1,0 +1,62 @@
+"""The network of sparse retrieval: an encoder with a masked-language-model head.
+
+    tokens ─ encoder ─► hidden states ─ head ─► logits ─ log(1 + max(0, logit)) ─► weights
+                                                largest, or sum, over the tokens of a text
+
+Source: Formal et al. (2021), "SPLADE: Sparse Lexical and Expansion Model", and "SPLADE v2".
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ...nn.config import EncoderConfig
+from ...nn.heads import MLMHead
+from ...nn.layers import promote_to_float32
+from ...packed import Batch, Packed
+from .losses import flops, loss_sum
+from .network import RetrievalNetwork
+from .settings import RetrievalSettings
+
+
+class SparseNetwork(RetrievalNetwork):
+    """A `RetrievalNetwork` whose vectors are `[sequences, vocab_size]`, and not of length 1."""
+
+    has_array_form = False
+
+    def __init__(self, config: EncoderConfig, settings: RetrievalSettings) -> None:
+        super().__init__(config, settings)
+        word_embeddings = self.encoder.embeddings.word_embeddings.weight
+        assert isinstance(word_embeddings, nn.Parameter)
+        self.mlm_head = MLMHead(config, word_embeddings)
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return `retrieval`: the sum of the losses, with the FLOPS of queries and passages."""
+        outputs = self.predict(batch)
+        queries, passages = outputs["queries"], outputs["passages"]
+        settings = self._settings
+        penalty = settings.query_regularization * flops(queries)
+        penalty = penalty + settings.passage_regularization * flops(passages)
+        loss = loss_sum(settings, queries, passages, batch.targets)
+        return {"retrieval": loss + batch.counts["retrieval"] * penalty}
+
+    def _encode(self, packed: Packed) -> Float[Tensor, "sequences vocab_size"]:
+        lengths = np.diff(packed.on_host.cu_seqlens).tolist()
+        all_logits = promote_to_float32(self.mlm_head(self.encoder(packed)))
+        logits = torch.split(all_logits, lengths)
+        if not self._pooling.startswith("splade-sum"):
+            # The weight of a piece rises with its logit, so the largest logit gives the largest.
+            largest = torch.stack([part.amax(0) for part in logits])
+            return splade_weights(largest, self._pooling)
+        return torch.stack([splade_weights(part, self._pooling).sum(0) for part in logits])
+
+
+def splade_weights(logits: Tensor, pooling: str) -> Tensor:
+    """Return the weights of pieces by their logits."""
+    weights = logits.relu()
+    for _ in range(2 if pooling.endswith("-log") else 1):
+        weights = weights.log1p()
+    return weights
