@@ -30,10 +30,8 @@ CONTEXTS: dict[tuple[str, str], dict[str, Any]] = {
     ("TaggingSettings", "decoding"): {"labels": ("O", "B-X", "I-X"), "spans": True},
     ("RetrievalSettings", "loss"): {},
     ("RetrievalSettings", "scale"): {"loss": "in-batch"},
-    **dict.fromkeys(
-        [("RetrievalSettings", f"{name}_regularization") for name in ("query", "passage")],
-        {"pooling": "splade-max"},
-    ),
+    ("RetrievalSettings", "query_regularization"): {"pooling": "splade-max"},
+    ("RetrievalSettings", "passage_regularization"): {"pooling": "splade-max"},
     ("RetrievalSettings", "symmetric"): {"loss": "in-batch"},
     ("RetrievalSettings", "margin"): {"loss": "triplet"},
     ("RetrievalSettings", "score_range"): {"loss": "cosine"},
