@@ -26,8 +26,8 @@ from transformers import AutoTokenizer
 from bertworks.data.tables import read_rows
 from bertworks.tasks import find_labelled_task
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.training.row_source import RowSource
 from bertworks.training.optimizer import parameter_groups
+from bertworks.training.row_source import RowSource
 from bertworks.training.settings import settings_of
 
 sys.path.insert(0, str(Path(__file__).parent))
