@@ -49,28 +49,30 @@ LAYOUTS: dict[str, tuple[str, list[Any]]] = {
 def test_layouts_give_words_and_tags(layout: str) -> None:
     column, entities = LAYOUTS[layout]
     for value in (entities, json.dumps(entities)):  # as a cell of a TSV file
-        tagged = read_tagged_words({"text": TEXT, column: value}, "text", column, "row 1")
-        assert (tagged.words, tagged.tags, tagged.num_widened) == (WORDS, TAGS, 0)
+        sentence = read_tagged_words({"text": TEXT, column: value}, "text", column, "row 1")
+        assert (sentence.words, sentence.tags, sentence.num_widened) == (WORDS, TAGS, 0)
 
 
 def test_a_text_without_entities_is_outside() -> None:
-    tagged = read_tagged_words({"text": "No one.", "label": []}, "text", "label", "row 1")
-    assert (tagged.words, tagged.tags) == (["No", "one", "."], ["O", "O", "O"])
+    sentence = read_tagged_words({"text": "No one.", "label": []}, "text", "label", "row 1")
+    assert (sentence.words, sentence.tags) == (["No", "one", "."], ["O", "O", "O"])
     with pytest.raises(DataError, match="2 words, but 0 tags"):  # not of a list of words
         read_tagged_words({"text": "No", "words": ["No", "."], "tags": []}, "words", "tags", "row")
 
 
 def test_scripts_without_spaces_end_words_at_entities() -> None:
-    tagged = read_tagged_text({"text": "ไปกรุงเทพแล้ว", "label": [[2, 9, "LOC"]]}, "label", "row 1")
-    assert tagged.words == ["ไป", "กรุงเทพ", "แล้ว"] and tagged.tags == ["O", "B-LOC", "O"]
-    tagged = read_tagged_text({"text": "王明住在北京", "label": [[4, 6, "LOC"]]}, "label", "row 1")
-    assert tagged.tags == ["O", "O", "O", "O", "B-LOC", "I-LOC"]
+    sentence = read_tagged_text({"text": "ไปกรุงเทพแล้ว", "label": [[2, 9, "LOC"]]}, "label", "row 1")
+    assert sentence.words == ["ไป", "กรุงเทพ", "แล้ว"] and sentence.tags == ["O", "B-LOC", "O"]
+    sentence = read_tagged_text(
+        {"text": "王明住在北京", "label": [[4, 6, "LOC"]]}, "label", "row 1"
+    )
+    assert sentence.tags == ["O", "O", "O", "O", "B-LOC", "I-LOC"]
 
 
 def test_entities_inside_words_are_widened_and_counted() -> None:
     row = {"text": "The Obamas, 5kg", "label": [[4, 9, "PER"], [13, 15, "UNIT"]]}
-    tagged = read_tagged_text(row, "label", "row 1")
-    assert tagged.tags == ["O", "B-PER", "O", "B-UNIT"] and tagged.num_widened == 2
+    sentence = read_tagged_text(row, "label", "row 1")
+    assert sentence.tags == ["O", "B-PER", "O", "B-UNIT"] and sentence.num_widened == 2
     row = {"text": "He met  Obama .", "label": [[7, 14, "PER"]]}  # with the spaces around it
     assert read_tagged_text(row, "label", "row 1").num_widened == 0
 
@@ -101,20 +103,20 @@ def test_tags_mark_the_same_characters(data: st.DataObject) -> None:
     words = data.draw(st.lists(st.from_regex(r"[a-zA-Z]{1,6}", fullmatch=True), min_size=1))
     text = data.draw(st.sampled_from([" ", ", ", "-", "  "])).join(words)
     starts = [match.start() for match in re.finditer(r"[a-zA-Z]+", text)]
-    entities, at = [], 0
-    while at < len(words):
+    entities, index = [], 0
+    while index < len(words):
         length = data.draw(st.integers(0, 3))
-        if 0 < length <= len(words) - at:
-            end = starts[at + length - 1] + len(words[at + length - 1])
-            entities.append([starts[at], end, data.draw(st.sampled_from("AB"))])
-        at += max(1, length)
-    tagged = read_tagged_text({"text": text, "label": entities}, "label", "row 1")
+        if 0 < length <= len(words) - index:
+            end = starts[index + length - 1] + len(words[index + length - 1])
+            entities.append([starts[index], end, data.draw(st.sampled_from("AB"))])
+        index += max(1, length)
+    sentence = read_tagged_text({"text": text, "label": entities}, "label", "row 1")
     places, position = [], 0
-    for word in tagged.words:
+    for word in sentence.words:
         position = text.index(word, position)
         places.append((position, position := position + len(word)))
-    spans = [(places[a][0], places[b - 1][1], kind) for kind, a, b in find_spans(tagged.tags)]
-    assert spans == [tuple(entity) for entity in entities] and tagged.num_widened == 0
+    spans = [(places[a][0], places[b - 1][1], kind) for kind, a, b in find_spans(sentence.tags)]
+    assert spans == [tuple(entity) for entity in entities] and sentence.num_widened == 0
 
 
 @pytest.mark.parametrize(
@@ -124,10 +126,10 @@ def test_tags_mark_the_same_characters(data: st.DataObject) -> None:
 def test_languages_before_all_words_are_warned_of(words: str, prefix: str | None) -> None:
     """WikiANN's files write the language before each word, which other texts do not have."""
     rows = read_rows([{"words": words.split(), "tags": ["O"] * len(words.split())}])
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as messages:
         warnings.simplefilter("always")
         TaggingTask.from_table(Tokenizer.from_vocabulary(SPECIAL_PIECES), rows, TaggingSettings())
-    texts = [str(warning.message) for warning in caught]
+    texts = [str(warning.message) for warning in messages]
     assert len(texts) == (prefix is not None)
     assert all(f"all words begin with {prefix!r}" in text for text in texts)
 

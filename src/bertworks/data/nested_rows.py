@@ -40,8 +40,8 @@ def rows_in_record(
         return
     of_positives, of_negatives = values.get("pos_scores"), values.get("neg_scores")
     others = {key: value for key, value in values.items() if not key.endswith("_scores")}
-    for at, positive in enumerate(values[column] or [None]):  # None: an error of its row
+    for index, positive in enumerate(values[column] or [None]):  # None: an error of its row
         row = {**others, column: positive}
         if isinstance(of_positives, list) and isinstance(of_negatives, list):
-            row["scores"] = [*of_positives[at : at + 1], *of_negatives]
+            row["scores"] = [*of_positives[index : index + 1], *of_negatives]
         yield LocatedRow(where, row)

@@ -29,11 +29,11 @@ def find_numbered_columns(rows: Rows) -> list[str]:
 
 def _guess_words(rows: Rows, _: RoleColumns) -> str | None:
     """Texts in which entities are marked, or the first column of a table without column names."""
-    numbered = find_numbered_columns(rows)
+    number_columns = find_numbered_columns(rows)
     names = [column for column in rows.columns if column.lower() in TAG_NAMES]
     if any(holds_entities(row, column) for row in rows.sample for column in names):
         return TEXT
-    return numbered[0] if numbered else None
+    return number_columns[0] if number_columns else None
 
 
 SCHEMA = Schema(

@@ -70,15 +70,14 @@ def read_tagged_text(row: Row, column: str, where: str) -> TaggedWords:
     tags = [OUTSIDE_TAG] * len(words)
     num_widened = 0
     for start, end in spans:
-        inside = [at for at, (first, stop) in enumerate(words) if first < end and start < stop]
-        if not inside or tags[inside[0]] != OUTSIDE_TAG:
+        indices = [at for at, (first, stop) in enumerate(words) if first < end and start < stop]
+        if not indices or tags[indices[0]] != OUTSIDE_TAG:
             what = f"the entity {truncate_repr(text[start:end])} at [{start}, {end}] has no word"
             raise DataError(what, where=where, fix="Remove it, or join it with its neighbour.")
-        for letter, at in zip("B" + "I" * len(inside), inside, strict=False):
-            tags[at] = join_tag(letter, types[start, end])
-        visible = text[start:end].strip()
-        first, last = words[inside[0]][0], words[inside[-1]][1]
-        num_widened += len(text[first:last].strip()) > len(visible)
+        for letter, index in zip("B" + "I" * len(indices), indices, strict=False):
+            tags[index] = join_tag(letter, types[start, end])
+        first, last = words[indices[0]][0], words[indices[-1]][1]
+        num_widened += len(text[first:last].strip()) > len(text[start:end].strip())
     return TaggedWords([text[first:stop] for first, stop in words], tags, num_widened)
 
 

@@ -90,10 +90,10 @@ class TaggingTask(LabelledTask[TaggingExample]):
         words: set[str] = set()
         num_widened = 0
         for where, row in rows:
-            tagged = read_tagged_words(row, word_column, column, where)
-            counts.update(tagged.tags)
-            words.update(tagged.words)
-            num_widened += tagged.num_widened
+            sentence = read_tagged_words(row, word_column, column, where)
+            counts.update(sentence.tags)
+            words.update(sentence.words)
+            num_widened += sentence.num_widened
         if num_widened:
             what = f"{num_widened} of the entities begin or end inside a word: all of it is tagged"
             _warn(what, rows.name)
