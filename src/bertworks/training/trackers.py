@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from queue import SimpleQueue
@@ -58,7 +59,8 @@ class MlflowTracker:
         return str(run.info.run_id)
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
-        metrics = [self._metric(key, value, 0, step) for key, value in numbers.items()]
+        now = int(time.time() * 1000)
+        metrics = [self._metric(key, value, now, step) for key, value in numbers.items()]
         self._client.log_batch(self._id, metrics=metrics)
 
     def close(self, *, is_finished: bool) -> None:
