@@ -272,10 +272,10 @@ def test_sparse_encoder_is_trained_and_opened_by_sentence_transformers(
     assert not np.allclose(
         result.model.network.state_dict()[weight], start.network.state_dict()[weight]
     )
-    reloaded = load(result.run.model, device="cpu")
-    np.testing.assert_array_equal(reloaded.embed(texts, precision="fp32").toarray(), own)
-    assert reloaded.similarity_function == "dot"
+    model = load(result.run.model, device="cpu")
+    np.testing.assert_array_equal(model.embed(texts, precision="fp32").toarray(), own)
+    assert model.similarity_function == "dot"
     theirs = peers.SparseEncoder(str(result.run.model), device="cpu").encode(texts)
     np.testing.assert_allclose(theirs.to_dense().numpy(), own, atol=1e-5)
-    (prediction,) = reloaded.predict([(texts[0], texts[1])], precision="fp32")
+    (prediction,) = model.predict([(texts[0], texts[1])], precision="fp32")
     assert prediction["similarity"] == pytest.approx(own[0] @ own[1], rel=1e-5)

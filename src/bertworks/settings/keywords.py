@@ -65,6 +65,7 @@ class MineKeywords(RowKeywords, total=False):
     skip: int
     margin: float | None
     rerank_margin: float
+    layout: Literal["lists", "pairs", "choices"]
     query_column: str | None
     passage_column: str | None
 

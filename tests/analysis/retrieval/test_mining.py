@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 import torch
 
+from bertworks.analysis.retrieval.index import Index
 from bertworks.analysis.retrieval.mining import MinedNegatives, mine
 from bertworks.errors import DataError, OutputError, SettingsError
 from bertworks.jobs.parallel import Workers
+from bertworks.loading import load
 from bertworks.model import Model
 from bertworks.tasks.regression import RegressionSettings, RegressionTask
 from bertworks.text.tokenizer import Tokenizer
+from bertworks.training.finetune import finetune
 
 from ...tasks.hard_cases import CONFIG, LETTERS, PIECES
 
@@ -148,3 +151,45 @@ def test_unusable_outputs_and_settings_are_refused(model: Model, tmp_path: Path)
         mine(model, PAIRS, tmp_path / "other.jsonl")
     with pytest.raises(SettingsError, match="num_negatives"):
         mine(model, PAIRS, tmp_path / "negatives.jsonl", num_negatives=0)
+
+
+@pytest.mark.parametrize("layout", ["pairs", "choices"])
+def test_layouts_have_the_same_negatives_and_train_cross_encoders(
+    model: Model, tmp_path: Path, layout: Any
+) -> None:
+    counts = mine(model, PAIRS, tmp_path / "lists.jsonl", corpus=PASSAGES)
+    lists = lines_of(tmp_path / "lists.jsonl")
+    out = tmp_path / "rows.jsonl"
+    assert mine(model, PAIRS, out, corpus=PASSAGES, layout=layout) == counts
+    texts = [(line["query"], [line["positive"], *line["negatives"]]) for line in lists]
+    rows = lines_of(out)
+    if layout == "choices":
+        assert rows == [{"prompt": query, "choices": own, "label": 0} for query, own in texts]
+    else:
+        pairs = [(query, text, int(text == own[0])) for query, own in texts for text in own]
+        assert [(row["text"], row["pair"], row["label"]) for row in rows] == pairs
+    task_name, settings = ("choice", {}) if layout == "choices" else ("classification", {})
+    if layout == "pairs":
+        settings = {"positive_label": "1"}
+    result = finetune(
+        model,
+        task_name,
+        train=str(out),
+        out=tmp_path / "run",
+        epochs=1,
+        max_seq_length=32,
+        **settings,
+    )
+    reranker = load(result.run.model, device="cpu")
+    index = Index.open(model, PASSAGES)
+    queries = [PAIRS[0]["query"], PAIRS[3]["query"]]
+    for query, hits in zip(queries, index.search(queries, 5, rerank=reranker), strict=True):
+        nearest = [hit.text for hit in index.search(query, 50)[0]]
+        if layout == "choices":
+            (prediction,) = reranker.predict([{"prompt": query, "choices": nearest}])
+            scores = prediction["probabilities"]
+        else:
+            predictions = reranker.predict([(query, text) for text in nearest])
+            scores = [one["probabilities"]["1"] for one in predictions]
+        order = np.argsort(-np.array(scores), kind="stable")[:5]
+        assert [hit.score for hit in hits] == pytest.approx([scores[at] for at in order], abs=1e-5)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -44,7 +44,7 @@ from ...utils.json_files import to_json
 from ...utils.outputs import locked_output
 from .opening import open_index
 from .reranking import pair_scorer
-from .settings import MineSettings
+from .settings import Layout, MineSettings
 from .text_index import TextIndex
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def mine(
 
     Columns: `query`, `positive`, `negatives` (a list, best ranked first), and with `rerank` also
     `scores`: the cross-encoder's scores (log-odds or value) of the passage and the negatives, which
-    the losses `margin-mse` and `kl` learn.
+    the losses `margin-mse` and `kl` learn. With `layout`, rows that train a cross-encoder.
 
     Args:
         retriever: the model that ranks passages, or "bm25".
@@ -162,7 +162,7 @@ def mine(
         with writing(index_folder):
             remove_directory(index_folder)
     with path.open(encoding="utf-8") as file:
-        counts = [len(json.loads(line)["negatives"]) for line in file]
+        counts = _count_negatives(map(json.loads, file), options.layout)
     num_short = sum(count < options.num_negatives for count in counts)
     return MinedNegatives(manifest.rows, sum(counts), num_short)
 
@@ -242,7 +242,8 @@ class _Miner:
             ]
         else:
             lines = self._with_scores(pairs, candidates, self.rerank)
-        content = "".join(f"{to_json(line)}\n" for line in lines).encode()
+        rows_of_lines = (_rows_of(line, self.settings.layout) for line in lines)
+        content = "".join(f"{to_json(row)}\n" for rows in rows_of_lines for row in rows).encode()
         return RowsRecord.from_content(window, content, num_truncated=0), content
 
     def _candidates(
@@ -291,6 +292,34 @@ class _Miner:
                 if relevance.score <= positives[number].score - settings.rerank_margin:
                     lines[number]["negatives"].append(text)
                     lines[number]["scores"].append(_log_odds(relevance.order))
+
+
+def _rows_of(line: Mapping[str, Any], layout: Layout) -> list[dict[str, Any]]:
+    """Return the rows of a query, its passage and its negatives in a layout."""
+    query, texts = line["query"], [line["positive"], *line["negatives"]]
+    if layout == "choices":
+        return [{"prompt": query, "choices": texts, "label": 0}]
+    if layout == "pairs":
+        return [
+            {"text": query, "pair": text, "label": int(number == 0)}
+            for number, text in enumerate(texts)
+        ]
+    return [dict(line)]
+
+
+def _count_negatives(rows: Iterable[Mapping[str, Any]], layout: Layout) -> list[int]:
+    """Return the number of negatives of each query and passage."""
+    if layout == "lists":
+        return [len(row["negatives"]) for row in rows]
+    if layout == "choices":
+        return [len(row["choices"]) - 1 for row in rows]
+    counts: list[int] = []
+    for row in rows:
+        if row["label"]:
+            counts.append(0)
+        else:
+            counts[-1] += 1
+    return counts
 
 
 def _log_odds(order: float) -> float:

@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import BertworksError
+from ...tasks.choice import ChoiceTask
 
 if TYPE_CHECKING:
     from ...tasks.task import Prediction
@@ -46,7 +47,9 @@ def rerank_hits(
 
 
 def pair_scorer(model: AnyModel, engine: Mapping[str, Any]) -> PairScorer:
-    """Return the function of a reranker: late interaction, or predictions for pairs.
+    """Return the function of a reranker: late interaction, choices, or predictions for pairs.
+
+    Scores of a model of multiple choice are shares of the texts that are scored together.
 
     Raises:
         BertworksError: the model does not score pairs of texts.
@@ -59,6 +62,19 @@ def pair_scorer(model: AnyModel, engine: Mapping[str, Any]) -> PairScorer:
                 yield from (Relevance(score, score) for score in scores.tolist())
 
         return score_late
+    if isinstance(model.task, ChoiceTask):
+        columns = [model.task.column("prompt"), *model.task.choice_columns]
+        if len(columns) > 2 or model.task.settings.question_column is not None:
+            raise BertworksError("the reranker was not trained with lists of choices")
+
+        def score_choices(pairs: Sequence[tuple[str, str]]) -> Iterator[Relevance]:
+            for query, group in groupby(pairs, itemgetter(0)):
+                row = dict(zip(columns, (query, [text for _, text in group]), strict=True))
+                (prediction,) = model.predict([row], **engine)
+                shares = prediction["probabilities"]
+                yield from (Relevance(share, share) for share in shares)
+
+        return score_choices
     relevance = relevance_of_model(model)
     return lambda pairs: map(relevance, model.predict(pairs, **engine))
 
@@ -81,7 +97,7 @@ def relevance_of_model(model: AnyModel) -> Callable[[Prediction], Relevance]:
         name = "nothing" if task is None else task.name
         raise BertworksError(
             f"the reranker was trained for {name}",
-            fix="Give a classifier or a regression of pairs of texts.",
+            fix="Give a classifier or a regression of pairs of texts, or a model of choices.",
         )
     if task.settings.pair_column is None and not task.settings.is_pair_optional:
         raise BertworksError("the reranker takes single texts, not pairs")

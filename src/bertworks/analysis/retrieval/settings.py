@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from ...errors import SettingsError
 from ...settings.base import Settings
 from .metrics import DEFAULT_METRICS, RankingMetric
+
+Layout = Literal["lists", "pairs", "choices"]
+"""How mined negatives are written."""
 
 
 class RankingSettings(Settings):
@@ -76,6 +79,12 @@ class MineSettings(Settings):
         0.0,
         description="how much less relevant than the passage a negative must be, by the reranker "
         "(probability or value)",
+    )
+    layout: Layout = Field(
+        "lists",
+        description="of the rows: lists of negatives, for finetune retrieval; pairs of a query and "
+        "a passage with a label, for a cross-encoder by finetune classification; or choices, of "
+        "which the first is right, for one by finetune choice (listwise)",
     )
     query_column: str | None = Field(None, description="column name or number; detected if omitted")
     passage_column: str | None = Field(None, description="column of the passages that belong")
