@@ -186,7 +186,7 @@ class FrozenNativeEncoder(Encoder):
         )
         angles = frozen_layers[0].angles
         others = map(submodules.get, ("final_norm", "rotary"))
-        computed = [*layers, *(part for part in others if part is not None)]
+        native_modules = [*layers, *(part for part in others if part is not None)]
         native = None
         if isinstance(frozen_embeddings, FrozenNativeEmbeddings) and _has_plain_bias(encoder):
             bias = encoder.score_bias
@@ -202,7 +202,7 @@ class FrozenNativeEncoder(Encoder):
             native_layers=native_layers,
             native_encoder=native,
             angles=angles,
-            hooks=[hooks for part in computed for hooks in _hooks(part)],
+            hooks=[hooks for part in native_modules for hooks in _hooks(part)],
         )
 
 

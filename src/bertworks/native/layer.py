@@ -162,12 +162,12 @@ class NativeLayer:
         def make_map(name: str, parts: Parts) -> NativeMap:
             weight = arrays[f"{name}.weight"]
             bias = arrays.get(f"{name}.bias", np.zeros(len(weight), np.float32))
-            fixed = (codes or {}).get(name)
+            input_codes = (codes or {}).get(name)
             if name == MAPS[0] and order is not None:
                 weight, bias = weight[order], bias[order]
-                fixed = fixed and fixed._replace(shift=fixed.shift[order])
+                input_codes = input_codes and input_codes._replace(shift=input_codes.shift[order])
             if int8:
-                return NativeMap.from_eight_bits(weight, bias, fixed, parts)
+                return NativeMap.from_eight_bits(weight, bias, input_codes, parts)
             return NativeMap.from_weight(weight, bias, parts, fp32=fp32)
 
         norms = [

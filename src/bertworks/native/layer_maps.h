@@ -64,13 +64,13 @@ INLINE scaling scaling_of(const matrix *map, int precision, int64_t at) {
     return of;
 }
 
-/* `range` is the step of the row's codes; null: each input has its own. */
-INLINE vfloat output_of(vfloat sum, scaling of, int precision, const float *range) {
+/* `ranges` are the steps of the rows' codes; null: each input has its own. */
+INLINE vfloat output_of(vfloat sum, scaling of, int precision, const float *ranges, int64_t r) {
     if (has_codes(precision)) {
         vint codes = i_bits(sum);
         if (!SIGNED_CODES) codes = i_sub(codes, of.offset);
         sum = f_mul(f_from_ints(codes), of.scale);
-        if (range) sum = f_mul(sum, f_set(*range));
+        if (ranges) sum = f_mul(sum, f_set(ranges[r]));
     }
     return f_add(sum, of.bias);
 }
@@ -89,11 +89,10 @@ INLINE void finish(const job *all, const matrix *map, int precision, enum ending
         scaling own = scaling_of(map, precision, at), gate = own;
         if (ending == TO_GATED) gate = scaling_of(map, precision, outputs + at);
         for (int64_t r = 0; r < rows; r++, place += outputs) {
-            const float *range = ranges ? ranges + r : NULL;
-            vfloat y = output_of(f_load(&sums[r][half]), own, precision, range);
+            vfloat y = output_of(f_load(&sums[r][half]), own, precision, ranges, r);
             if (ending == TO_ACTIVATION || ending == TO_GATED) y = activate(y, activation, is_float);
             if (ending == TO_GATED)
-                y = f_mul(y, output_of(f_load(&gates[r][half]), gate, precision, range));
+                y = f_mul(y, output_of(f_load(&gates[r][half]), gate, precision, ranges, r));
             if (ending >= TO_SUM) y = f_add(y, load_number(residual, place, from_float));
             store_number(to, place, to_float, y);
         }
