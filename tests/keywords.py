@@ -1,4 +1,4 @@
-"""Writes `bertworks/keywords.py` from the settings' fields: `python -m tests.keywords`."""
+"""Writes `bertworks/settings/keywords.py` from the settings' fields: `python -m tests.keywords`."""
 
 from __future__ import annotations
 

@@ -50,7 +50,8 @@ def test_page_lists_every_subpackage_in_the_order_of_the_layers() -> None:
 def test_every_file_that_the_page_names_exists() -> None:
     names = set(re.findall(r"`([\w/]+(?:\.py|\.tsv|/))`", PAGE))
     assert len(names) > 50
-    paths = [f"/{path.relative_to(ROOT)}" for path in ROOT.glob("[stdb]*/**/*") if _is_source(path)]
+    sources = [path for path in ROOT.glob("[stdb]*/**/*") if _is_source(path)]
+    paths = [f"/{path.relative_to(ROOT)}" for path in (*sources, *ROOT.glob("*.py"))]
     for name in sorted(names):
         ending = f"/{name.removesuffix('/')}"
         assert any(path.endswith(ending) for path in paths), f"{name} does not exist"
@@ -72,6 +73,25 @@ def test_every_name_in_a_recipe_exists() -> None:
     files += ROOT.glob("*.py")
     words = set(re.findall(r"\w+", "\n".join(file.read_text(encoding="utf-8") for file in files)))
     assert sorted(names - words) == []
+
+
+@pytest.mark.long
+def test_every_name_in_a_recipe_stands_in_its_file() -> None:
+    """`FORMATS` (`data/formats.py`), or `needs` and `Need` in `settings/base.py`."""
+    recipes = re.sub(r"\s+", " ", PAGE.split("\n## Recipes\n")[1])
+    name = r"`(?:\w+=)?(\w+)(?:\(\))?`"
+    pairs = re.findall(rf"{name}(?: and {name})? (?:in |of |\()`([\w/]+\.(?:py|js|c|h))`", recipes)
+    assert len(pairs) > 40
+    files = [
+        path for path in ROOT.glob("[stdb]*/**/*.*") if path.suffix in {".py", ".js", ".c", ".h"}
+    ]
+    files += ROOT.glob("*.py")
+    missing = []
+    for *names, ending in pairs:
+        texts = [file.read_text() for file in files if f"/{file}".endswith(f"/{ending}")]
+        words = set(re.findall(r"\w+", "\n".join(texts)))
+        missing += [f"{name} in {ending}" for name in names if name and name not in words]
+    assert missing == []
 
 
 def test_every_command_that_the_page_names_is_a_module_of_the_tests() -> None:
