@@ -107,7 +107,11 @@ def good_requests(models: dict[str, str], extra: str | None) -> list[Good]:
         add("causal", "/generate", {"inputs": prompt, **settings}, [{"generated_text": new}])
     if extra is not None:
         model = bw.load(extra, device="cpu")
-        pool = [" ".join(draw.choices(WORDS, k=round(math.exp(draw.uniform(0, 5))))) for _ in texts]
+        limit = (model.sentence and model.sentence.max_seq_length) or 300
+        most = math.log(limit / 2)  # words; an unknown one has two tokens
+        pool = [
+            " ".join(draw.choices(WORDS, k=round(math.exp(draw.uniform(0, most))))) for _ in texts
+        ]
         vectors = model.embed(pool).tolist()
         for text, vector in zip(pool, vectors, strict=True):
             add("extra", "/embed", {"inputs": text}, [vector])
@@ -179,6 +183,7 @@ class Findings:
         with self.lock:
             self.counts["wrong"] += 1
             self.faults.append(what[:500])
+            print(time.strftime("%H:%M:%S"), what[:500], file=sys.stderr, flush=True)
 
 
 class Caller:
@@ -421,7 +426,8 @@ def main() -> None:
     for row in rows[:: max(1, len(rows) // 12)]:
         print(f"{row['seconds']:7.0f} s  " + "  ".join(f"{k} {row[k]:.1f}" for k in list(row)[1:]))
     print(f"growth after the first third: {growth(rows):+.2f} MB a minute")
-    print("\n".join(findings.faults[:20]))
+    for fault, count in Counter(fault[:100] for fault in findings.faults).most_common(20):
+        print(f"{count:8,}  wrong: {fault}")
     if findings.faults or growth(rows) > FLAT:
         sys.exit(1)
 
