@@ -307,3 +307,12 @@ def test_a_request_to_a_busy_server_is_repeated_a_few_times(
         busy.shutdown()
         busy.server_close()
         thread.join()
+
+
+@pytest.mark.long
+def test_https_to_a_server_of_http_is_an_error(server: Running) -> None:
+    with (
+        Client(server.url.replace("http:", "https:")) as client,
+        pytest.raises(ServerError, match=r"no HTTPS connection is possible .*Does the server use"),
+    ):
+        client.embed("the door")

@@ -188,6 +188,11 @@ def test_client_trusts_only_the_given_certificate(server: ServerProcess, tmp_pat
         pytest.raises(ServerError, match=r"certificate is not trusted.*verify=FILE"),
     ):
         client.embed("the door")
+    with (
+        Client(server.url.replace("https:", "http:"), STAYING) as client,
+        pytest.raises(ServerError, match=r"the connection broke .*Does the server use HTTPS\?"),
+    ):
+        client.embed("the door")
     for name, message in (("none.pem", "no such file"), ("key", "Give a PEM file")):
         (tmp_path / "key").write_text("no certificate")
         with pytest.raises(SettingsError, match=message):

@@ -191,11 +191,16 @@ class ClientBase(ABC):
                 where=self.url,
                 fix="Give verify=FILE, a PEM file of the authority that signed it.",
             )
+        if "[SSL" in str(error):
+            what = f"no HTTPS connection is possible ({error})"
+            return ServerError(what, where=self.url, fix="Does the server use HTTPS?")
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
             return ServerError("cannot be reached", where=self.url, fix="Is the server running?")
         if isinstance(error, httpx.TimeoutException):
             return ServerError(f"no answer in {self._timeout:g} seconds", where=self.url)
-        return ServerError(f"the connection broke ({type(error).__name__})", where=self.url)
+        what = f"the connection broke ({type(error).__name__})"
+        fix = "Does the server use HTTPS?" if self.url.startswith("http:") else None
+        return ServerError(what, where=self.url, fix=fix)
 
 
 def _make_verification(verify: bool | str | Path) -> bool | ssl.SSLContext:
