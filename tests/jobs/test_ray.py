@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import random
+import secrets
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -49,6 +50,14 @@ def cluster(port: int) -> Iterator[Any]:
     """A head without cores; the nodes that work are each test's."""
     patches = pytest.MonkeyPatch()
     patches.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    # As `ray start` has it where there is a token: by itself a cluster of tests asks for none, but
+    # its server for clients, and this process, send one that is in ~/.ray.
+    patches.setenv("RAY_AUTH_MODE", "token")
+    patches.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    reset_auth_token_state = pytest.importorskip(
+        "ray._private.authentication_test_utils", reason="this version of Ray knows no tokens"
+    ).reset_auth_token_state
+    reset_auth_token_state()  # Ray read the variables when it was imported
     # Ray's server forks while gRPC has threads; with gRPC's handlers its child may die at once
     # (ray-project/ray#63202).
     patches.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -64,6 +73,7 @@ def cluster(port: int) -> Iterator[Any]:
     ray.shutdown()
     ray_cluster.shutdown()
     patches.undo()
+    reset_auth_token_state()
 
 
 @pytest.fixture(params=[2, 3])

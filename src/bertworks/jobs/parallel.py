@@ -346,6 +346,9 @@ def _on_ray(
         is_traceback = isinstance(error, ray.exceptions.RayTaskError)  # the reason is last
         what = str(error).splitlines()[-1 if is_traceback else 0]
         fix = missing if "No module named" in what else "Run the same command again."
+        if isinstance(error, ray.exceptions.OwnerDiedError):
+            what = "its nodes cannot ask this process for data"
+            fix = "If the cluster asks for no token, set RAY_AUTH_MODE=disabled."
         raise BertworksError(f"Ray gave up a task ({what})", where=cluster, fix=fix) from None
     except ConnectionError as error:
         pending.clear()  # a call of Ray's would start another cluster
@@ -355,8 +358,9 @@ def _on_ray(
             fix="Run the same command again when the cluster is back.",
         ) from None
     finally:
-        for one in pending:
-            ray.cancel(one)
+        with suppress(ConnectionError):  # another error was raised before
+            for one in pending:
+                ray.cancel(one)
 
 
 def _wait_for_task(ray: Any, task: Any) -> Any:
