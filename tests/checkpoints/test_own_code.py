@@ -105,6 +105,20 @@ def test_nomics_encoder_and_config_are_read_and_written_back(tmp_path):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+@pytest.mark.parametrize(
+    ("entries", "vocab_size", "intermediate_size"),
+    [
+        ({"vocab_size": 30522, "pad_vocab_size_multiple": 64, "n_inner": None}, 30528, 256),
+        ({"vocab_size": 30528, "pad_vocab_size_multiple": 64, "n_inner": 300}, 30528, 512),
+        ({"vocab_size": 30522, "pad_vocab_size_multiple": 1, "n_inner": 512}, 30522, 512),
+    ],
+)
+def test_nomics_sizes_are_rounded_up(entries, vocab_size, intermediate_size):
+    """To multiples of `pad_vocab_size_multiple`, and of 256: four times the width of 48 is 192."""
+    config = find_family("nomic_bert").read_config({**NOMIC, **entries}, where="here")
+    assert (config.vocab_size, config.intermediate_size) == (vocab_size, intermediate_size)
+
+
 def test_nomics_masked_words_have_no_biases(tmp_path):
     theirs = journeys.saved_by_them("nomic_bert", "masked-lm", tmp_path, intermediate_size=256)
     head = theirs.cls.predictions
