@@ -143,6 +143,11 @@ def test_damaged_keras_weights_are_named(tmp_path: Path) -> None:
         file["query/kernel"] = np.zeros((2, 3, 4), np.float32)
     with pytest.raises(CheckpointError, match=r"'query/kernel' has shape \(2, 3, 4\)"):
         bw.load(tmp_path)
+    with h5py.File(path, "w") as file:
+        file.attrs["layer_names"] = np.array([b"query/bias"])
+        file["query/bias"] = np.zeros(4, np.int32)
+    with pytest.raises(CheckpointError, match=r"'query/bias' is of type int32"):
+        bw.load(tmp_path)
 
 
 def test_missing_h5py_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

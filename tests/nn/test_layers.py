@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,8 +17,17 @@ from bertworks.nn.config import EncoderConfig
 from bertworks.nn.device import without_weights
 from bertworks.nn.embeddings import sinusoids
 from bertworks.nn.encoder import Encoder
+from bertworks.nn.head_layouts import (
+    HeadLayout,
+    LinearMap,
+    classification_layout,
+    next_sentence_layout,
+    replaced_token_layout,
+    token_layout,
+)
 from bertworks.nn.heads import (
     ClassificationHead,
+    LayoutHead,
     MLMHead,
     NSPHead,
     ReplacedTokenHead,
@@ -26,6 +36,8 @@ from bertworks.nn.heads import (
 from bertworks.nn.layers import Dropout, apply_dropout_mask, dropout, dropout_mask
 from bertworks.packed import Packed
 from tests.nn import reference
+
+HEAD_CONFIG = EncoderConfig(vocab_size=9, hidden_size=16, num_attention_heads=2)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.003])
@@ -244,3 +256,26 @@ def test_released_sizes_are_those_of_the_papers(size, geometry):
         config.num_attention_heads,
         config.intermediate_size,
     )
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        *(
+            classification_layout(HEAD_CONFIG, 3, kind=kind)
+            for kind in ("pooler", "tanh", "hidden_act", "relu", "none")
+        ),
+        token_layout(HEAD_CONFIG, 3),
+        next_sentence_layout(HEAD_CONFIG),
+        replaced_token_layout(HEAD_CONFIG),
+    ],
+)
+def test_last_map_of_a_head_computes_in_float32(layout: HeadLayout) -> None:
+    """Else many texts have the same score where the encoder computes in bfloat16."""
+    maps = [step for step in layout if isinstance(step, LinearMap)]
+    assert [step.is_output for step in maps] == [False] * (len(maps) - 1) + [True]
+    torch.manual_seed(0)
+    vectors = torch.randn(200, maps[-1].inputs).bfloat16()
+    scores = LayoutHead((replace(maps[-1], name="linear"),), HEAD_CONFIG).compute(vectors)
+    assert scores.dtype == torch.float32
+    assert len(scores[:, 0].unique()) == 200
