@@ -112,6 +112,23 @@ def test_a_layer_with_parts_of_anothers_is_called_as_it_is():
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["", "attention", "feed_forward"])
+def test_a_part_of_a_users_class_is_called_as_it_is(name):
+    network, packed = network_of().eval(), pack(4, 7)
+    part = network.encoder.layers[1].get_submodule(name)
+
+    class Doubled(type(part)):
+        def forward(self, *args, **kwargs):
+            return 2 * super().forward(*args, **kwargs)
+
+    part.__class__ = Doubled
+    with torch.no_grad():
+        expected = network(packed)
+    with torch.inference_mode():
+        output = frozen_form(network)(packed)
+    torch.testing.assert_close(output, expected, atol=1e-5, rtol=1e-5)
+
+
 def test_module_does_not_change():
     network = network_of(hidden_act="silu").train()
     old_state = {name: value.clone() for name, value in network.state_dict().items()}

@@ -167,6 +167,17 @@ def test_updates_are_timed(data: Path, tmp_path: Path) -> None:
     assert 0 < 50 * pace < lab.seconds()
 
 
+def test_time_of_an_update_is_the_mean_after_the_first_ten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pretrain(lab: Lab, run: Path, settings: Any, by_model: bool, clock: Any) -> None:
+        del lab, run, settings, by_model
+        clock.times += [100.0] * 9 + [3.0 * number for number in range(51)]
+
+    monkeypatch.setattr(Lab, "_pretrain", pretrain)
+    assert Lab(tmp_path / "lab").measure_step_time() == 3.0
+
+
 def test_systems_have_settings_of_their_own() -> None:
     name = "OpenAI learning_rate=1e-3 model.num_hidden_layers=3"
     changes = lineage.system_changes(name)

@@ -241,6 +241,19 @@ def test_a_word_is_tagged_in_the_window_with_most_context():
     ]
 
 
+def test_windows_are_half_a_window_apart_by_default():
+    tokenizer = Tokenizer.from_vocabulary(PIECES)
+    settings = {"labels": ("X",), "spans": False, "word_column": "words", "tag_column": "tags"}
+    row = {"words": list("abcdefgha") * 5, "tags": ["X"] * 45}
+    words = []
+    for stride in (None, 6, 4):  # of windows of 12 words
+        task = TaggingTask.from_dict(
+            {**settings, "max_seq_length": 14, "stride": stride}, tokenizer
+        )
+        words.append([window.words.tolist() for window in task.example(row, 0).sequences])
+    assert words[0] == words[1] != words[2]
+
+
 def test_plain_text_gives_entities_with_characters():
     tokenizer = Tokenizer.from_vocabulary(PIECES)
     task = TaggingTask.from_dict(

@@ -163,6 +163,7 @@ class FrozenLayer(Layer):
         """Whether a layer's submodules are those that this class calls."""
         return (
             isinstance(attention, SelfAttention)
+            and type(attention).forward is SelfAttention.forward
             and isinstance(feed_forward, FrozenFeedForward)
             and isinstance(attention.output, Linear)
             and isinstance(feed_forward.output, Linear)

@@ -277,7 +277,7 @@ class FrozenNetworkBuilder:
             return FrozenNativeEncoder.from_encoder(module, submodules, dtype) or (
                 self._encoder(module, submodules, dtype)
             )
-        if isinstance(module, FeedForward):
+        if isinstance(module, FeedForward) and kind.forward is FeedForward.forward:
             return self._feed_forward(module, submodules)
         if isinstance(module, Linear):
             return self._linear(module, submodules, dtype)
