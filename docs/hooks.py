@@ -10,6 +10,10 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
+from bertworks.analysis.settings_help import SettingHelp, describe, settings_class
+from bertworks.settings.verbs import VERB_SETTINGS
+from bertworks.tasks import LABELLED_TASKS
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {
     "index.md": "README.md",
@@ -30,7 +34,40 @@ _PICTURE = re.compile(r'<img alt="([^"]*)" src="([^":]+\.svg)" ?/?>')
 def on_files(files: Files, config: Any) -> Files:
     for path, source in PAGES.items():
         files.append(File.generated(config, path, content=(ROOT / source).read_text("utf-8")))
+    files.append(File.generated(config, "settings.md", content=settings_page()))
     return files
+
+
+def settings_page() -> str:
+    """Every setting of every verb, from the classes that read them."""
+    lines = [
+        "# Settings",
+        "",
+        "What `bertworks settings VERB [TASK]` prints. Options: `bertworks VERB --help`.",
+    ]
+    for verb in VERB_SETTINGS:
+        lines += _settings_section(verb, describe(settings_class(verb)))
+    for task in LABELLED_TASKS:
+        lines += _settings_section(f"finetune {task}", describe(settings_class("finetune", task)))
+    return "\n".join(lines) + "\n"
+
+
+def _settings_section(title: str, settings: list[SettingHelp]) -> list[str]:
+    lines = ["", f"## {title}"]
+    group = None
+    for setting in settings:
+        if setting.group != group:
+            group = setting.group
+            lines += [
+                "",
+                f"**{group}**",
+                "",
+                "| setting | default | values | meaning |",
+                "|---|---|---|---|",
+            ]
+        cells = (f"`{setting.key}`", f"`{setting.default_text}`", setting.kind, setting.description)
+        lines.append(f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
+    return lines
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

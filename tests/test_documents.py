@@ -47,7 +47,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_links_of_a_page_lead_somewhere(page: Path) -> None:
+def test_links_of_a_page_have_targets(page: Path) -> None:
     for link in internal_links(page):
         path, _, anchor = link.partition("#")
         target = page.parent / path if path else page

@@ -146,10 +146,10 @@ def check_paths(words: list[str]) -> None:
         targets = [word for word in words[1:] if re.fullmatch(r"[a-z-]+", word)]
         makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
         assert all(re.search(rf"^{target}:", makefile, re.M) for target in targets), words
-    for before, word in itertools.pairwise(words):
-        if before.endswith("python") and word.endswith(".py"):
+    for previous_word, word in itertools.pairwise(words):
+        if previous_word.endswith("python") and word.endswith(".py"):
             assert (ROOT / word).is_file(), word
-        if before == "-m" and word.startswith(("tests.", "bertworks.")):
+        if previous_word == "-m" and word.startswith(("tests.", "bertworks.")):
             path = word.replace(".", "/")
             roots = (ROOT, ROOT / "src")
             assert any((root / f"{path}.py").is_file() for root in roots), word

@@ -52,6 +52,9 @@ def test_pictures_are_inline_and_the_api_is_there(site: Path) -> None:
     reference = (site / "reference.html").read_text(encoding="utf-8")
     for name in ("loading.load", "model.Model.fill_mask", "training.finetune.finetune"):
         assert f'id="bertworks.{name}"' in reference, name
+    settings = (site / "settings.html").read_text(encoding="utf-8")
+    for name in ('id="embed"', 'id="finetune-tagging"', "<code>decoding</code>"):
+        assert name in settings, name
 
 
 @pytest.mark.long  # a browser
