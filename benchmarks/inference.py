@@ -3,6 +3,11 @@
     python benchmarks/inference.py MODEL --out inference.json
     python benchmarks/inference.py --passages 384 --texts 24 --out passages.json
 
+    BERTWORKS_NATIVE=avx2 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 \\
+        python benchmarks/inference.py MODEL --threads 1 --by processor --rounds 3 --texts 150 \\
+        --only "bertworks fp32" "bertworks int8" "OpenVINO f32" "OpenVINO int8"
+
+The last is as on a processor with AVX2 alone; ONNX Runtime cannot be told so.
 MODEL is a sentence encoder's directory (all-MiniLM-L6-v2's, say). The texts are paragraphs of the
 reference text that Python carries, of any length, or joined to passages of so many tokens; passages
 are read by a network of BERT-base's geometry with random weights. Each contestant is a process that

@@ -129,6 +129,32 @@ def test_predictions_have_the_bits_of_the_network(
     assert predict(native, name, ROWS[name][-1:], precision) == expected[-1:]
 
 
+MODERNBERT = {
+    **{"family": "modernbert", "type_vocab_size": 0, "norm_first": True, "gated": True},
+    **{"use_bias": False, "norm_bias": False, "positions": "rotary", "local_attention": 8},
+    **{"global_attention_every": 2, "classifier": "norm"},
+}
+NOMIC = {
+    **{"family": "nomic_bert", "positions": "rotary", "gated": True, "use_bias": False},
+    **{"hidden_act": "silu", "mlm_dense_bias": True},
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("values", [MODERNBERT, NOMIC], ids=lambda values: values["family"])
+@pytest.mark.parametrize("name", ["classification", "tagging", "pretraining"])
+def test_heads_of_other_families_have_the_bits_of_the_network(
+    name: str, values: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = InstanceSettings(format="full-sentences")
+    is_pretraining = name == "pretraining"
+    task = PretrainingTask(TOKENIZER, settings) if is_pretraining else make_task(name)
+    network, native = save_and_load(make_model(task, **values), tmp_path / "model")
+    for precision in PRECISIONS:
+        expected = predict(network, name, ROWS[name], precision)
+        assert predict(native, name, ROWS[name], precision) == expected
+
+
 @pytest.mark.parametrize("name", [name for name in ROWS if name in TASKS])
 def test_metrics_equal_the_networks(name: str, saved_models: dict[str, tuple[Any, Any]]) -> None:
     network, native = saved_models[name]
