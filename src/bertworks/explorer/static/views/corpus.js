@@ -44,7 +44,7 @@ const answerCard = ({ answer, score, similarity, where, start, end, passage }) =
   h(
     "div",
     { class: "card" },
-    h("h2", {}, answer),
+    h("h2", { class: "h3" }, answer),
     h(
       "p",
       { class: "passage" },
