@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import bertworks as bw
 from bertworks.analysis import estimate as module
+from bertworks.analysis.machines import MACHINES
 from bertworks.errors import SettingsError
 from bertworks.nn.device import has_bfloat16
 from bertworks.training.objective import Objective
@@ -278,3 +279,9 @@ def test_peak_of_this_machine_is_measured() -> None:
     peak = estimate.machine.peak["fp32"]
     assert estimate.flops_per_second == pytest.approx(estimate.share * peak)
     assert estimate.seconds == estimate.flops / estimate.flops_per_second
+
+
+def test_only_processors_have_no_memory_of_their_own() -> None:
+    """Whether a run fits in the memory of a processor depends on the machine around it."""
+    without_limit = {name for name, machine in MACHINES.items() if machine.memory == 0}
+    assert without_limit == {name for name in MACHINES if name.startswith("cpu")} != set()
