@@ -286,6 +286,14 @@ def test_fill_mask_shows_top_k_pieces_of_each_mask(world: World) -> None:
     assert f"{values[0][0]['probability']:.4f}" in table
 
 
+def test_fill_mask_compares_candidates(world: World) -> None:
+    words = ("fill-mask", world.pretrained, "the [MASK] was open", "--candidates", "door,train")
+    (guesses,) = json_of(*words)
+    assert {guess["candidate"] for guess in guesses} == {"door", "train"}
+    table = bertworks(*words).stdout
+    assert all(f"{guess['probability']:.4f}" in table for guess in guesses)
+
+
 def test_next_sentence_shows_a_probability(world: World) -> None:
     words = ("next-sentence", world.pretrained, "the door was opened", "the train followed")
     chance = json_of(*words)["next_sentence_probability"]

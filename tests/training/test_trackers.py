@@ -170,7 +170,7 @@ def test_a_slow_tracker_is_given_up(
     assert len(notes) == 1 and "did not take everything" in notes[0]
 
 
-def test_a_tracker_gets_nothing_unless_it_is_asked_for(board: Board, tmp_path: Path) -> None:
+def test_tracking_is_off_by_default(board: Board, tmp_path: Path) -> None:
     train(tmp_path / "run", None)
     assert not board.settings and not (tmp_path / "run" / "tracking.json").exists()
 

@@ -10,12 +10,17 @@ from .options import SettingsOption, TopK
 from .texts import RequiredTexts, lines_of, require_text
 
 
-@verb("fill-mask", 'bertworks fill-mask runs/tiny "the capital of [MASK] is paris ."')
+@verb(
+    "fill-mask",
+    'bertworks fill-mask runs/tiny "the capital of [MASK] is paris ."',
+    'bertworks fill-mask mini "She sat by the [MASK]." --candidates river,money',
+)
 def fill_mask(
     model: AdaptedModel,
     text: str,
     *,
     top_k: TopK = 5,
+    candidates: str | None = None,
     engine: EngineOption,
     settings: SettingsOption,
     display: JsonDisplay,
@@ -25,14 +30,18 @@ def fill_mask(
     Args:
         text (TEXT): A text with [MASK] for each word to predict.
         top_k: Predictions for each mask.
+        candidates (WORDS): Show the probabilities of these words instead, separated by commas.
     """
     require_text(text)
-    masks = model.use(lambda loaded: loaded.fill_mask(text, top_k=top_k, **settings), engine)
+    words = None if candidates is None else candidates.split(",")
+    options = {"top_k": top_k, "candidates": words, **settings}
+    masks = model.use(lambda loaded: loaded.fill_mask(text, **options), engine)
+    key = "token" if words is None else "candidate"
     display.json(masks)
     for number, guesses in enumerate(masks, 1):
         display.table(
             (f"[MASK] {number}" if len(masks) > 1 else "[MASK]", "probability"),
-            [(guess["token"], guess["probability"]) for guess in guesses],
+            [(guess[key], guess["probability"]) for guess in guesses],
             right="probability",
         )
 
