@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import shutil
 import socket
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from bertworks.serving import models
 from bertworks.serving.logs import LOG
 from bertworks.serving.models import parse_sources
 from bertworks.serving.settings import ServeSettings
+from bertworks.settings.literals import Backend
 from bertworks.utils import memory
 
 TEXT = "the door was open"
@@ -317,3 +320,28 @@ def test_model_that_another_program_replaces_while_it_is_loaded_is_refused(
     monkeypatch.setattr(models, "use", replace)
     with pytest.raises(models.UnavailableModelError, match="was changed while it was read"):
         models.Models({"m": str(folder)}).get()
+
+
+@pytest.mark.parametrize("backend", ["torch", "native"])
+def test_replaced_models_are_freed_without_garbage_collection(
+    start, directories: dict[str, str], backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collection that visits all of PyTorch's objects would stop the server for a second."""
+    requests = {
+        "encoder": ("/embed", {"inputs": [TEXT, "a river"]}),
+        "classifier": ("/classify", {"inputs": TEXT, "windows": True}),
+        "pretrained": ("/explore/steps", {"text": "the [MASK] was open"}),
+    }
+    served = {name: directories[name] for name in requests}
+    monkeypatch.setattr(models, "_free_memory", lambda: None)  # which collects what is left
+    with start(served, backend=backend) as server:
+        for name, (path, body) in requests.items():
+            server.ask(path, {**body, "model": name})
+        old_models = [weakref.ref(model.model) for model in server.service.models.list_loaded()]
+        gc.disable()
+        try:
+            server.reload()
+            server.ask("/embed", {"inputs": TEXT})  # the queue's threads have other work
+            assert [reference() for reference in old_models] == [None] * 3
+        finally:
+            gc.enable()

@@ -346,13 +346,14 @@ class Models:
 
 
 def _free_memory() -> None:
-    """Free models that nothing refers to any more, and return their memory to the system."""
-    if gc.get_freeze_count():  # `Server.startup` froze objects
-        gc.unfreeze()
-        gc.collect()
+    """Return the memory of models that nothing refers to any more to the system.
+
+    Models are in no cycles of references. What is collected here are other objects, but not those
+    that the server froze at its start: to visit these takes a second in which nothing is answered.
+    """
+    gc.collect()
+    if gc.get_freeze_count():
         gc.freeze()
-    else:
-        gc.collect()
     return_free_memory()
 
 
