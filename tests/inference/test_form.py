@@ -117,11 +117,11 @@ def test_a_part_of_a_users_class_is_called_as_it_is(name):
     network, packed = network_of().eval(), pack(4, 7)
     part = network.encoder.layers[1].get_submodule(name)
 
-    class Doubled(type(part)):
+    class DoublingPart(type(part)):
         def forward(self, *args, **kwargs):
             return 2 * super().forward(*args, **kwargs)
 
-    part.__class__ = Doubled
+    part.__class__ = DoublingPart
     with torch.no_grad():
         expected = network(packed)
     with torch.inference_mode():

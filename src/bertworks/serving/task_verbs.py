@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -141,7 +142,10 @@ async def answer(
 async def answer_from_corpus(
     job: Job, questions: Sequence[Text], *, passages: int, top_k: int
 ) -> list[list[CorpusAnswer]]:
-    """Answer questions from the server's corpus, as `answer_questions` does."""
+    """Answer questions from the server's corpus, as `answer_questions` does.
+
+    Places begin with the name of the corpus' file: clients do not see its directory.
+    """
     corpus = job.service.corpus
     if corpus is None:
         raise invalid_field_error(
@@ -149,7 +153,11 @@ async def answer_from_corpus(
         )
     job.check_count("inputs", len(questions) * passages)
     search = partial(corpus.search, [item.text for item in questions], passages)
-    hits_of_questions = await job.service.corpus_executor.run(search, job.context.deadline)
+    directory = f"{os.path.dirname(corpus.source)}/"
+    hits_of_questions = [
+        [hit._replace(where=hit.where.removeprefix(directory)) for hit in hits]
+        for hits in await job.service.corpus_executor.run(search, job.context.deadline)
+    ]
     pairs = [
         item._replace(text=[item.text, hit.text])
         for item, hits in zip(questions, hits_of_questions, strict=True)

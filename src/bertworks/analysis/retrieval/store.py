@@ -55,6 +55,10 @@ class VectorStore(TextIndex):
         self.model, self._backend, self._engine = model, backend, engine
         self.score_name = str(model.similarity_function)
 
+    @property
+    def source(self) -> str:
+        return ""  # the places of its texts are ids
+
     @classmethod
     def open(
         cls,

@@ -76,6 +76,11 @@ class TextIndex(ABC):
         """What a worker needs to rank: not the texts, which are read for results."""
         return {**self.__dict__, "_texts": None}
 
+    @property
+    def source(self) -> str:
+        """The file or store of the texts, with which places may begin."""
+        return self._texts.rows.name
+
     @abstractmethod
     def __len__(self) -> int:
         """Number of texts that can be found: those that are not blank."""

@@ -153,8 +153,8 @@ function convolutionCard(layer) {
     size: [data.hidden_size],
     body: [
       paragraph(
-        "The first layer of this model has a convolution in parallel with it: c is a trained map of the " +
-          "layer’s inputs of this piece and of its neighbours, with an activation.",
+        "The first layer of this model has a convolution in parallel with it: c is a trained map " +
+          "of the layer’s inputs of this piece and of its neighbours, with an activation.",
       ),
       ...sumAndNorm(data, parts, "output", ["y", steps.output]),
       ...outputNotes(layer),
