@@ -78,6 +78,17 @@ def test_edits_survive_saving_loading_and_another_precision(
     file.write_text(file.read_text().replace("tags:", "license: mit\ntags:") + "Mine.\n")
     bw.load(tmp_path / "a", device="cpu").save(tmp_path / "b", precision="int8")
     model.save(tmp_path / "a", overwrite=True)
+    file.write_text(file.read_text().replace("license: mit", "license: isc"))
+    bw.load(tmp_path / "a", device="cpu").save(tmp_path / "b", precision="int8", overwrite=True)
+    copy = tmp_path / "b" / "README.md"
+    assert "license: isc" in copy.read_text()
+    copy.write_text(copy.read_text().replace("license: isc", "license: 0bsd"))
+    for _ in range(2):
+        bw.load(tmp_path / "a", device="cpu").save(tmp_path / "b", precision="int8", overwrite=True)
+        assert "license: 0bsd" in copy.read_text()
+    unedited = bw.load(directory("classifier"), device="cpu").save(tmp_path / "c")
+    bw.load(tmp_path / "a", device="cpu").save(unedited, overwrite=True)
+    assert "license: isc" in (unedited / "README.md").read_text()
     for folder in ("a", "b"):
         text = (tmp_path / folder / "README.md").read_text()
-        assert "license: mit" in text and "Mine." in text
+        assert "license: " in text and "Mine." in text

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..settings.pooling import SPARSE_POOLINGS
 from ..utils.atomic_writes import write_file
-from ..utils.edits import read_checksums
+from ..utils.edits import is_edited, mark_edited, read_checksums
 from ..utils.remote import is_remote
 from .locate import local_directory
 from .model_card import CARD, ModelCard
@@ -245,8 +245,10 @@ def write_card(
     """
     existing = read_card(target)
     title = target.resolve().name
-    new = (card or ModelCard()).update(entries, {"use": section}).with_title(title)
-    if existing is not None:
-        is_ours = read_checksums(existing.text) is not None
-        new = existing.update_from(new) if is_ours else existing
+    candidate = (card or ModelCard()).update(entries, {"use": section}).with_title(title)
+    new = candidate
+    if existing is not None and is_edited(existing.text):
+        new = existing
+        if read_checksums(existing.text) is not None:
+            new = ModelCard(mark_edited(existing.update_from(candidate).text))
     write_file(directory / CARD, new.text.encode("utf-8", "surrogateescape"))

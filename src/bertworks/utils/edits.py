@@ -41,6 +41,11 @@ def with_checksums(text: str, checksums: Mapping[str, str]) -> str:
     return f"{text}<!-- bertworks wrote: {words} -->\n"
 
 
+def mark_edited(text: str) -> str:
+    """Return a text that counts as edited from now on."""
+    return re.sub(rf"{_ALL}=\w+ -->", f"{_ALL}=edited -->", text)
+
+
 def is_edited(text: str) -> bool:
     """Whether a text differs from what this package wrote, or was not written here."""
     line = _LINE.search(text)

@@ -176,8 +176,10 @@ def _check_existing(
         foreign = foreign_file(target)
         is_here = target.samefile(os.curdir)
     if foreign is not None:
+        is_card = foreign.endswith("/README.md")  # of a model in a run
+        reason = "was edited" if is_card else "is no file that bertworks writes"
         raise OutputError(
-            f"holds {foreign!r}, which is no file that bertworks writes, and would be lost",
+            f"holds {foreign!r}, which {reason}, and would be lost",
             where=where,
             fix="Choose a directory that is new or empty.",
         )
