@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import posixpath
 import re
 from html import escape
@@ -27,6 +28,20 @@ PAGES = {
 }
 """Pages of the site that are files of the repository, by their path on the site."""
 
+FORMATS = {
+    "Saved models": "checkpoints/store.py",
+    "Run directories": "runs/run_directory.py",
+    "Checkpoints of a run": "training/checkpoint.py",
+    "Grids and searches": "tuning/grid.py",
+    "Prepared corpora": "data/manifest.py",
+    "Shards of a corpus": "data/shards.py",
+    "Vectors": "inference/vectors.py",
+    "Files next to vectors and predictions": "inference/window_files.py",
+    "Token vectors": "inference/token_vectors.py",
+    "Stores of texts and vectors": "analysis/retrieval/store_files.py",
+}
+"""The modules whose docstrings describe the formats of files, by the title on the page of them."""
+
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\((?!https?:|#)([^)\s]+)\)")
 _PICTURE = re.compile(r'<img alt="([^"]*)" src="([^":]+\.svg)" ?/?>')
 
@@ -35,7 +50,20 @@ def on_files(files: Files, config: Any) -> Files:
     for path, source in PAGES.items():
         files.append(File.generated(config, path, content=(ROOT / source).read_text("utf-8")))
     files.append(File.generated(config, "settings.md", content=settings_page()))
+    files.append(File.generated(config, "files.md", content=files_page()))
     return files
+
+
+def files_page() -> str:
+    """The formats of files, from the docstrings of the modules that write them."""
+    lines = ["# Files", "", "What the commands write."]
+    for title, module in FORMATS.items():
+        source = (ROOT / "src" / "bertworks" / module).read_text("utf-8")
+        lines += ["", f"## {title}"]
+        for paragraph in (ast.get_docstring(ast.parse(source)) or "").split("\n\n"):
+            is_listing = re.search(r"^ +\S|^\w+/$", paragraph, re.M)
+            lines += ["", f"```text\n{paragraph}\n```" if is_listing else paragraph]
+    return "\n".join(lines) + "\n"
 
 
 def settings_page() -> str:

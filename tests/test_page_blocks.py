@@ -79,7 +79,9 @@ def page_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::bertworks.errors.BertworksWarning")  # a page may have some
 @pytest.mark.parametrize(("page", "included_marks"), cases())
-def test_blocks_of_a_page_run(page: Path, included_marks: set[str], page_directory: Path) -> None:
+def test_page_blocks_run_and_print_what_is_shown(
+    page: Path, included_marks: set[str], page_directory: Path
+) -> None:
     names: dict[str, Any] = {}
     for block in blocks_of(page):
         if block.mark in included_marks and page_blocks.runs(page, block):

@@ -55,6 +55,8 @@ def test_pictures_are_inline_and_the_api_is_there(site: Path) -> None:
     settings = (site / "settings.html").read_text(encoding="utf-8")
     for name in ('id="embed"', 'id="finetune-tagging"', "<code>decoding</code>"):
         assert name in settings, name
+    files = (site / "files.html").read_text(encoding="utf-8")
+    assert files.count("<h2") == 10 and "manifest.json" in files
 
 
 @pytest.mark.long  # a browser
