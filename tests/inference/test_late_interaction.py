@@ -333,3 +333,17 @@ def test_other_multi_vector_encoders_are_refused(
     write_json(path, {**json.loads(path.read_text()), **entries})
     with pytest.raises(CheckpointError, match=message):
         bw.load(tmp_path / "m")
+
+
+def test_slice_of_token_vectors_has_the_matrices_of_its_texts() -> None:
+    matrices = [np.full((rows, 2), rows, np.float32) for rows in (2, 1, 3)]
+    whole = TokenVectors.from_matrices(matrices)
+    for part, expected in (
+        (whole, matrices),
+        (whole[1:], matrices[1:]),
+        (whole[1:2], [matrices[1]]),
+    ):
+        assert len(part) == len(expected)
+        for number, matrix in enumerate(expected):
+            np.testing.assert_array_equal(part[number], matrix)
+    assert len(whole[2:1]) == 0

@@ -328,6 +328,7 @@ def test_an_answer_is_located_at_its_start_or_nearest_to_it(start, expected):
 
 def test_nearest_of_overlapping_answers_is_located():
     assert locate_answer("aaab", "aa", 2) == (1, "moved")
+    assert locate_answer("aaab", "aa", None) == (0, "exact")
 
 
 def test_an_answer_that_is_not_found_is_counted_and_not_learned():
