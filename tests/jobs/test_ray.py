@@ -18,7 +18,6 @@ from bertworks.data.prepare import prepare
 from bertworks.errors import BertworksError, DataError
 from bertworks.jobs.parallel import Workers
 from bertworks.text import vocabulary
-from tests.checkpoints.test_store import tiny
 from tests.crashes import contents
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'bertworks[ray]'")
@@ -130,6 +129,9 @@ def test_shards_are_the_same_on_ray(kill: Kill, tmp_path: Path) -> None:
 
 
 def test_vectors_are_the_same_on_ray(kill: Kill, tmp_path: Path) -> None:
+    # Workers import this file for `Work`; transformers would take most of their start.
+    from tests.checkpoints.test_store import tiny
+
     model, texts = tiny(), sentences(200)
     model.embed_to(tmp_path / "alone.npy", texts, window_rows=8)
     out = tmp_path / "ray.npy"
