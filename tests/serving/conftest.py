@@ -211,12 +211,12 @@ def running(
     max_memory: int | None = None,
     precision: str = "auto",
     backend: Backend = "auto",
-    corpus: Sequence[str] = (),
+    corpus: str | Sequence[str] = (),
 ) -> Iterator[Running]:
     models = Models(
         sources, device="cpu", max_memory=max_memory, precision=precision, backend=backend
     )
-    open_corpus = partial(BM25Index.open, list(corpus)) if corpus else None
+    open_corpus = partial(BM25Index.open, corpus) if corpus else None
     lazy = ServeSettings(lazy=True)
     app = make_app(models, settings or lazy, keys, local=local, open_corpus=open_corpus)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False))
