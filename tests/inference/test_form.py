@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 
 import numpy as np
 import pytest
@@ -73,14 +74,16 @@ def network_of(**values) -> Pretrained:
 def test_a_form_computes_what_the_module_does(name):
     network = network_of(**GEOMETRIES[name]).eval()
     packed = pack(1, 5, 5, 9, 128)
-    for precision, atol in (("fp32", 1e-5), ("bf16", None)):
+    with torch.no_grad():
+        expected = network(packed)
+    for precision, native in product(("fp32", "bf16"), (True, False)):
         with torch.no_grad(), autocast_to(network, {"bf16": torch.bfloat16}.get(precision)):
-            expected = network(packed)
+            dtype = network(packed).dtype
         with torch.inference_mode():
-            output = frozen_form(network, precision)(packed)
-        assert output.dtype is expected.dtype
-        if atol is not None:
-            torch.testing.assert_close(output, expected, atol=atol, rtol=1e-5)
+            output = frozen_form(network, precision, native=native)(packed)
+        assert output.dtype is dtype
+        if precision == "fp32":
+            torch.testing.assert_close(output, expected, atol=1e-5, rtol=1e-5)
         cosine = nn.functional.cosine_similarity(output.double(), expected.double())
         assert cosine.min() > 0.999
 
@@ -133,7 +136,7 @@ def test_module_does_not_change():
     network = network_of(hidden_act="tanh").train()
     old_state = {name: value.clone() for name, value in network.state_dict().items()}
     classes = [type(part) for part in network.modules()]
-    form = frozen_form(network, "bf16")
+    form = frozen_form(network, "bf16", native=False)
     assert [type(part) for part in network.modules()] == classes
     assert all(part.training for part in network.modules())
     assert not any(part.training for part in form.modules())
