@@ -184,6 +184,7 @@ def test_evaluate_writes_a_page(world: World, tmp_path: Path) -> None:
     page = tmp_path / "errors.html"
     result = succeeds("evaluate", world.classifier, "--data", world.dev, "--report", page)
     assert re.search(r"calibration +error \d+\.\d% \(mean confidence", result.stdout)
+    assert re.search(r" uncalibrated +error \d+\.\d%, loss \d+\.\d+\n", result.stdout)
     assert "report" in result.stdout
     lines = [line for line in result.stdout.splitlines() if str(page) not in line]
     assert max(map(len, lines)) <= 80

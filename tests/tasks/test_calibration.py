@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -178,10 +177,11 @@ def test_evaluation_compares_errors_before_and_after(tokenizer: Tokenizer) -> No
         assert row.metrics["expected_calibration_error"] == pytest.approx(error / 3)
     losses = [row.metrics["negative_log_likelihood"] for row in table.rows]
     assert evaluator.result()["loss"] == pytest.approx(losses[1])
-    summary = breakdown.calibration_summary
-    assert summary is not None
-    assert re.findall("loss ([^,]+)", summary) == [f"{loss:.3g}" for loss in losses]
-    assert re.findall("([a-z]+) error", summary) == ["uncalibrated", "calibrated"]
+    facts = breakdown.calibration_facts
+    assert list(facts) == ["calibration", "uncalibrated", "calibrated"]
+    for row in table.rows:
+        error, loss = row.metrics.values()
+        assert facts[row.name] == f"error {100 * error:.1f}%, loss {loss:.3g}"
 
 
 @pytest.mark.long

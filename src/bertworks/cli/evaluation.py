@@ -248,7 +248,7 @@ def _show_evaluation(
     display.json(_values(evaluation))
     display.metrics({"rows": evaluation.rows, **evaluation.metrics})
     display.notes(evaluation.notes)
-    display.facts({"calibration": evaluation.breakdown.calibration_summary, "report": report})
+    display.facts({**evaluation.breakdown.calibration_facts, "report": report})
 
 
 def _values(evaluation: Evaluation) -> dict[str, Any]:

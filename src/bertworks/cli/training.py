@@ -143,12 +143,10 @@ def finetune(
 
     one_result = run(model, task, **arguments)
     if is_main_process():
-        directory, calibration = one_result.run, one_result.breakdown.calibration_summary
+        directory, calibration = one_result.run, one_result.breakdown.calibration_facts
         display.metrics(one_result.metrics)
         display.notes(one_result.notes)
-        display.facts(
-            {"model": directory.model, "calibration": calibration, "report": directory.report}
-        )
+        display.facts({"model": directory.model, **calibration, "report": directory.report})
 
 
 def _table_or_share(text: str) -> str | float:

@@ -172,16 +172,15 @@ class Breakdown(_FrozenModel):
     mistakes: tuple[Mistake, ...] = ()
 
     @property
-    def calibration_summary(self) -> str | None:
-        """The errors and losses before and after calibration, in a line; None for other tasks."""
-        table = next((one for one in self.tables if one.grouping == PROBABILITY_STAGES), None)
-        if table is None:
-            return None if self.calibration is None else str(self.calibration)
-        stages = (
-            "{} error {:.1%} loss {:.3g}".format(stage.name, *stage.metrics.values())
-            for stage in table.rows
-        )
-        return ", ".join(stages)
+    def calibration_facts(self) -> dict[str, object]:
+        """The calibration, and the errors and losses before and after, by name, for display."""
+        facts: dict[str, object] = {"calibration": self.calibration}
+        for table in self.tables:
+            if table.grouping == PROBABILITY_STAGES:
+                for stage in table.rows:
+                    error, loss = stage.metrics.values()
+                    facts[stage.name] = f"error {error:.1%}, loss {loss:.3g}"
+        return facts
 
     @classmethod
     def parse(cls, tree: Any, *, where: str) -> Self:
