@@ -84,9 +84,12 @@ def blocks(page: str) -> list[Block]:
             line = page.count("\n", 0, match.start()) + 1
             blocks_of_page.append(Block(language, title, body, line, match.span(4), match[1]))
         last_end = match.end()
-    fences = len(re.findall(r"^ *```", page, re.M))
-    assert fences == 2 * len(_FENCE.findall(page)), "a fence is not of the form that is read"
     return blocks_of_page
+
+
+def has_only_blocks(page: str) -> bool:
+    """Whether every fence of a page is the beginning or the end of a block with a language."""
+    return len(re.findall(r"^ *```", page, re.M)) == 2 * len(_FENCE.findall(page))
 
 
 def commands(body: str) -> list[tuple[str, str]]:

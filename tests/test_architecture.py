@@ -76,7 +76,7 @@ def test_every_name_in_a_recipe_exists() -> None:
 
 
 @pytest.mark.long
-def test_every_name_in_a_recipe_stands_in_its_file() -> None:
+def test_every_name_in_a_recipe_is_in_its_file() -> None:
     """`FORMATS` (`data/formats.py`), or `needs` and `Need` in `settings/base.py`."""
     recipes = re.sub(r"\s+", " ", PAGE.split("\n## Recipes\n")[1])
     name = r"`(?:\w+=)?(\w+)(?:\(\))?`"

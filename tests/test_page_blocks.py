@@ -159,6 +159,9 @@ def check_paths(words: list[str]) -> None:
 
 def test_every_page_with_blocks_runs_or_is_listed() -> None:
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/**/*.md")]
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert page_blocks.has_only_blocks(text), f"{page_id(page)}: a fence without a language"
     with_blocks = {page_id(page) for page in pages if blocks_of(page)}
     run = {page_id(page) for page in PAGES_THAT_RUN}
     assert with_blocks - run == {*CHECKED_PAGES}
@@ -185,6 +188,8 @@ def test_a_block_that_fails_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         '```console title="long: a while"\n$ bertworks tokenize nowhere \\\n    text\nshown\n```\n'
     )
     first, second = page_blocks.blocks(page)
+    assert page_blocks.has_only_blocks(page)
+    assert not page_blocks.has_only_blocks("```\nbare\n```\n")
     assert page_blocks.run(first, {}) == ["1\n"]
     assert (first.output, first.mark, second.mark) == ("1\n", "", "long")
     assert page_blocks.commands(second.body) == [
