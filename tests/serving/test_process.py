@@ -364,12 +364,14 @@ def test_a_mixed_load_leaves_no_faults() -> None:
     """`python -m tests.serving.soak` does it for as long as you like."""
     from tests.serving.soak import bad_requests, soak
 
-    findings, rows = soak(minutes=3, rate=20, callers=6, extra=None, out=None)
+    findings, rows = soak(minutes=3, rate=20, callers=6, extra=None, out=None, reload_seconds=20)
     assert not findings.faults
     assert {f"bad: {one.name}" for one in bad_requests()} <= {
         name.removesuffix(", connection closed") for name in findings.counts
     }
     assert findings.counts["bad: slow"] and findings.counts["bad: vanished"]
+    assert findings.counts["rotation: reloads"] > 2
+    assert findings.counts["rotation: reloads of a broken file"] > 1
     after = [row["anonymous"] for row in rows[len(rows) // 3 :]]
     assert max(after) - after[0] < 20, "MB"
 
