@@ -177,6 +177,11 @@ def test_distil_computes_its_teachers_vectors_once(
             *("distil", "static", world.pretrained, "--out", out, "--data", world.train), *more
         )
 
+    def without_card(name: str) -> dict[str, bytes]:
+        """A model's files but its card, which has its name as the title."""
+        files = contents(tmp_path / name)
+        return {name: content for name, content in files.items() if name != "README.md"}
+
     vectors = tmp_path / "v.npy"
     result = distil("whole", "--vectors", vectors)
     assert result.exit_code == 0, (result.output, result.exception)
@@ -193,11 +198,11 @@ def test_distil_computes_its_teachers_vectors_once(
     assert left["m.teacher.npy"] == vectors.read_bytes()
     assert distil("m").exit_code == 0
     assert [file.name for file in tmp_path.glob("m*")] == ["m"]
-    assert contents(tmp_path / "m") == contents(tmp_path / "whole")
+    assert without_card("m") == without_card("whole")
     time = vectors.stat().st_mtime_ns
     assert distil("n", "--vectors", vectors).exit_code == 0
     assert vectors.stat().st_mtime_ns == time
-    assert contents(tmp_path / "n") == contents(tmp_path / "whole")
+    assert without_card("n") == without_card("whole")
 
 
 @pytest.mark.parametrize(

@@ -86,5 +86,5 @@ def test_server_without_a_corpus_says_so(server: Running) -> None:
 
 
 def test_options_of_a_corpus_need_it() -> None:
-    says = "--retriever, --index and --column need --corpus FILE"
+    says = "--retriever and --column need --corpus FILE"
     fails("serve", "mini", "--retriever", "mini-sentences", says=says, status=2)

@@ -250,8 +250,6 @@ _ONE_OR_SEVERAL = "inputs: must be a text or a list of texts; "
             {"query": "a", "documents": ["a", 3]},
             "documents[1]: must be a text or an object; documents[1] is a number",
         ),
-        ("/answer", {"inputs": {"question": "a"}}, "inputs.context: must be given"),
-        ("/answer", {"inputs": [{"question": "a"}]}, "inputs[0].context: must be given"),
         (
             "/predict-rows",
             {"rows": ["a", ["a", None]]},

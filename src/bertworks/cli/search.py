@@ -186,7 +186,7 @@ def search(
     "index",
     "bertworks index mini-sentences store --add passages.jsonl --ids id",
     "bertworks index mini-sentences store --delete old.txt",
-    "bertworks index mini-sentences postgresql:///library?table=notes --add notes.txt",
+    "bertworks index mini-sentences postgresql:///library --add notes.txt",
 )
 def index(
     ctx: typer.Context,

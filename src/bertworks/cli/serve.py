@@ -43,7 +43,6 @@ def serve(
     log_level: Literal["debug", "info", "warning"] = "info",
     corpus: str | None = None,
     retriever: str = BM25,
-    index: Path | None = None,
     column: Column = None,
     settings: SettingsOption,
     adapters: Adapters,
@@ -66,12 +65,11 @@ def serve(
         tls_certificate (FILE): For HTTPS: certificate (PEM file).
         log_level: debug: also health checks. Texts and keys are never logged.
         corpus (FILE): Passages from which a model for questions answers: .txt with one on each
-            line, a table, or a store.
+            line, a table, or a store that `index` wrote, which keeps their vectors.
         retriever (MODEL): Model that ranks the passages, or bm25.
-        index (DIR): Directory that keeps the retriever's vectors of the passages.
     """
-    if corpus is None and (index is not None or column is not None or retriever != BM25):
-        ctx.fail("--retriever, --index and --column need --corpus FILE.")
+    if corpus is None and (column is not None or retriever != BM25):
+        ctx.fail("--retriever and --column need --corpus FILE.")
     import_optional("fastapi", "serve", "serve")
     import_optional("uvicorn", "serve", "serve")
 
@@ -79,7 +77,7 @@ def serve(
         from ..analysis.retrieval.opening import open_index
 
         def open_with(retrievers: list[Any]) -> TextIndex:
-            return open_index(retrievers, corpus or "", index, column=column)
+            return open_index(retrievers, corpus or "", column=column)
 
         return use_each([ModelSource(retriever)], open_with, engine)
 
