@@ -132,10 +132,16 @@ class RetrievalSettings(TaskSettings):
         "splade-max: sparse vectors of a masked-language model, compared by inner products",
     )
     query_regularization: float = Field(
-        5e-5, ge=0, description="weight of the FLOPS of sparse vectors of queries in the loss"
+        5e-5,
+        ge=0,
+        le=1000,
+        description="weight of the FLOPS of sparse vectors of queries in the loss",
     )
     passage_regularization: float = Field(
-        3e-5, ge=0, description="the same of passages; higher weights give sparser vectors"
+        3e-5,
+        ge=0,
+        le=1000,
+        description="the same of passages; higher weights give sparser vectors",
     )
 
     def prompts(self, table: int = 0) -> tuple[str, str]:
