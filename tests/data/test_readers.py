@@ -501,7 +501,7 @@ def test_each_positive_of_a_query_is_a_row(tmp_path: Path) -> None:
     document.write_text(json.dumps([record | scores]))
     assert [row.values for row in read_rows(document)] == expected
     assert [row.values for row in read_rows([record | scores])] == expected
-    other = [{"query": "q", "positive": "a"}, {"tags": ["x"], "pos": ["NOUN"], "query": 1}]
+    other = [{"query": "q", "positive": "a"}, {"query": "q", "tags": ["x"], "pos": ["NOUN"]}]
     assert [row.values for row in read_rows(other)] == other
-    (row,) = read_rows([{"query": "q", "pos": []}])  # not left out in silence
-    assert row.values == {"query": "q", "pos": None}
+    (row,) = read_rows([{"query": "q", "pos": [], "neg": []}])  # not left out in silence
+    assert row.values == {"query": "q", "pos": None, "neg": []}

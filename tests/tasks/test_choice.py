@@ -179,9 +179,14 @@ def test_a_text_alone_is_no_row():
             id="RACE",
         ),
         pytest.param(
-            {"article": "a b", "question": "c __ d", "options": ["a", "b"], "answer": "B"},
-            [("a b", "c a d"), ("a b", "c b d")],
+            {"article": "a b", "question": "c_d __ d", "options": ["a", "b"], "answer": "B"},
+            [("a b", "c_d a d"), ("a b", "c_d b d")],
             id="RACE with a blank",
+        ),
+        pytest.param(
+            {"prompt": "a", "answer_a": "c", "answer_b": "d", "answers": "x", "label": 1},
+            [("a", "c"), ("a", "d")],
+            id="letters",
         ),
         pytest.param(
             {"context": "a", "question": "b", "answer0": "c", "answer1": "d", "label": 1},
@@ -251,3 +256,14 @@ def test_a_question_of_the_training_table_is_required() -> None:
     without = [{"context": "a", "choices": ["c", "d"], "label": 0}]
     with pytest.raises(DataError, match="there is no column of questions, such as 'question'"):
         task.for_table(read_rows(without), labelled=False)
+
+
+def test_a_question_that_was_not_in_training_is_not_read() -> None:
+    row = {"context": "a", "choices": ["c", "d"], "label": 0}
+    settings = ChoiceSettings(first_number=0)
+    task = ChoiceTask.from_table(TOKENIZER, read_rows([row]), settings)
+    other = {**row, "question": "b"}
+    assert task.for_table(read_rows([other]), labelled=True).settings.question_column is None
+    published = task.settings.with_values(is_question_optional=True)
+    task = ChoiceTask(TOKENIZER, published)
+    assert task.for_table(read_rows([other]), labelled=True).settings.question_column == "question"

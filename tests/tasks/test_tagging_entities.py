@@ -56,6 +56,8 @@ def test_layouts_give_words_and_tags(layout: str) -> None:
 def test_a_text_without_entities_is_outside() -> None:
     sentence = read_tagged_words({"text": "No one.", "label": []}, "text", "label", "row 1")
     assert (sentence.words, sentence.tags) == (["No", "one", "."], ["O", "O", "O"])
+    row = {"text": "No.", "tokens": [{"text": "No", "id": 0}], "spans": []}  # as Prodigy writes it
+    assert read_tagged_words(row, "tokens", "spans", "row 1").tags == ["O", "O"]
     with pytest.raises(DataError, match="2 words, but 0 tags"):  # not of a list of words
         read_tagged_words({"text": "No", "words": ["No", "."], "tags": []}, "words", "tags", "row")
 
@@ -87,6 +89,7 @@ def test_entities_inside_words_are_widened_and_counted() -> None:
         ([[0, 99, "PER"]], "is outside the text of 34 characters"),
         ([[5, 0, "PER"]], "ends before it begins"),
         ([[0, 9, "PER"], [6, 9, "VERB"]], "overlap"),
+        ([[0, 5, "PER"], [0, 5, "ORG"]], "has two types, 'PER' and 'ORG'"),
         ([[5, 6, "PER"]], "has no word"),
         ([[10, 13, "A"], [13, 16, "B"]], "has no word"),  # both inside one word
     ],

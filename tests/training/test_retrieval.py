@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bertworks.data.tables import read_rows
-from bertworks.errors import BertworksWarning, SettingsError
+from bertworks.errors import BertworksWarning, DataError, SettingsError
 from bertworks.loading import load
 from bertworks.model import Model
 from bertworks.tasks.pretraining.instances import InstanceSettings
@@ -219,7 +219,40 @@ def test_several_tables_are_read_by_their_own_columns_and_prompts(tmp_path: Path
     for number, (table, prompt) in enumerate(zip(tables, ("x ", "y "), strict=True)):
         row = next(iter(task.for_training_table(table, number).labelled_examples(table)))
         expected = (ROWS[0], ROWS[40])[number]
-        assert row.texts == [prompt + expected["query"], expected["positive"]]
+        assert list(row.texts) == [expected["query"], expected["positive"]]
+        encoding = task.tokenizer.encode(prompt + expected["query"])
+        assert row.sequences[0].input_ids.tolist() == encoding.input_ids.tolist()
+
+
+_SCORED = [{"query": "x", "passage": "y", "score": score} for score in (0.0, 0.5, 1.0)]
+_OTHER_SCALE = [{**row, "score": 5 * row["score"]} for row in _SCORED]
+_PAIRS = [{"query": "x", "passage": "y"}, {"query": "y", "passage": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "says"),
+    [
+        (_SCORED, _OTHER_SCALE, "from 0 to 5, those of the first training table from 0 to 1"),
+        (_OTHER_SCALE, _SCORED, "from 0 to 1, those of the first training table from 0 to 5"),
+        (_PAIRS, _SCORED, r"has scores \(column 'score'\), unlike the first"),
+        (_SCORED, _PAIRS, "has no scores, unlike the first"),
+    ],
+)
+def test_tables_of_another_kind_are_refused(first: Any, second: Any, says: str) -> None:
+    tokenizer = Tokenizer.from_vocabulary(WORD_PIECES)
+    task = RetrievalTask.from_table(tokenizer, read_rows(first), RetrievalSettings())
+    with pytest.raises(DataError, match=says):
+        task.for_training_table(read_rows(second), 1)
+    assert task.for_training_table(read_rows(first), 1).columns == task.columns
+
+
+def test_negatives_of_a_later_table_are_read() -> None:
+    tokenizer = Tokenizer.from_vocabulary(WORD_PIECES)
+    task = RetrievalTask.from_table(tokenizer, read_rows(_PAIRS), RetrievalSettings())
+    table = read_rows([{**row, "negative": "x y"} for row in _PAIRS])
+    reader = task.for_training_table(table, 1)
+    example = next(iter(reader.labelled_examples(table)))
+    assert list(example.texts) == ["x", "y", "x y"]
 
 
 @pytest.mark.parametrize(

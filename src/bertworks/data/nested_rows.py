@@ -35,11 +35,12 @@ def rows_in_record(
         yield from questions_of(values, name, number)
         return
     column = next((name for name in _POSITIVES if isinstance(values.get(name), list)), None)
-    if column is None or not isinstance(values.get("query"), str):
+    is_ranked = isinstance(values.get("query"), str) and isinstance(values.get("neg"), list)
+    if column is None or not is_ranked:
         yield LocatedRow(where, values)
         return
     of_positives, of_negatives = values.get("pos_scores"), values.get("neg_scores")
-    others = {key: value for key, value in values.items() if not key.endswith("_scores")}
+    others = {key: values[key] for key in values if key not in ("pos_scores", "neg_scores")}
     for index, positive in enumerate(values[column] or [None]):  # None: an error of its row
         row = {**others, column: positive}
         if isinstance(of_positives, list) and isinstance(of_negatives, list):

@@ -173,7 +173,10 @@ class Client(ClientBase):
         def read(replies: list[Any]) -> list[list[dict[str, Any]]]:
             return [reply["alternatives"] for reply in _concatenate(replies)]
 
-        return self._send(self._request_many("/answer", questions, body, read))
+        requests = self._request_many(
+            "/answer", questions, body, read, texts_per_item=max(1, passages)
+        )
+        return self._send(requests)
 
     def generate(self, prompts: Texts, **settings: Unpack[GenerationKeywords]) -> list[str]:
         """The continuation of each prompt by a causal model, as `Model.generate`."""

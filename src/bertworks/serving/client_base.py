@@ -119,6 +119,7 @@ class ClientBase(ABC):
         read: Callable[[list[Any]], T],
         *,
         reads_neighbours: bool = False,
+        texts_per_item: int = 1,
     ) -> Requests[T]:
         """Send requests about any number of texts.
 
@@ -126,10 +127,12 @@ class ClientBase(ABC):
             body: returns the request of some texts, which also gets those of earlier requests.
             read: makes the result from the values of their responses.
             reads_neighbours: whether the response about a row may depend on neighbouring rows.
+            texts_per_item: how many texts the server reads for each one, such as passages.
         """
         texts = list_texts(texts)
         while True:
-            parts, answers, first = split_texts(texts, self._max_texts), [], 0
+            most = max(1, self._max_texts // texts_per_item)
+            parts, answers, first = split_texts(texts, most), [], 0
             try:
                 if reads_neighbours and len(parts) > 1:
                     info = (yield INFO_PATH, None, 0).value
@@ -147,7 +150,7 @@ class ClientBase(ABC):
                     raise
                 info = (yield INFO_PATH, None, 0).value
                 limit = info.get("max_client_batch_size", self._max_texts)
-                if max(map(len, parts)) <= limit:  # something else is too large
+                if max(map(len, parts)) * texts_per_item <= limit:  # something else is too large
                     raise
                 self._max_texts = limit
 

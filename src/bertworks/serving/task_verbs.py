@@ -153,7 +153,7 @@ async def answer_from_corpus(
         )
     job.check_count("inputs", len(questions) * passages)
     search = partial(corpus.search, [item.text for item in questions], passages)
-    directory = f"{os.path.dirname(corpus.source)}/"
+    directory = os.path.join(os.path.dirname(corpus.source), "")
     hits_of_questions = [
         [hit._replace(where=hit.where.removeprefix(directory)) for hit in hits]
         for hits in await job.service.corpus_executor.run(search, job.context.deadline)

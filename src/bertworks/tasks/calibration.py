@@ -91,8 +91,8 @@ def cross_fit(
 
 def _fit(logits: np.ndarray, labels: np.ndarray, *, is_vector: bool) -> LogitScaling:
     optimize: Any = import_optional("scipy.optimize", "metrics", "Calibrating a classifier")
-    every = -(-len(labels) // MAX_FITTED_ROWS) or 1
-    logits, labels = logits[::every].astype(np.float64), labels[::every]
+    some = np.sort(np.random.default_rng(0).permutation(len(labels))[:MAX_FITTED_ROWS])
+    logits, labels = logits[some].astype(np.float64), labels[some]
     num_classes = logits.shape[1] if is_vector else 1
     targets = np.eye(logits.shape[1])[labels]
 

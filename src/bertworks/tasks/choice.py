@@ -37,7 +37,7 @@ from ..text.encoding import Truncation
 from .array_network import ArrayNetwork, sequence_outputs
 from .evaluators import SingleLabelEvaluator
 from .example import LabelledExample, Tokens, pack, sort_sequences
-from .labelled import LabelledTask, TaskSettings, check_length, read_texts
+from .labelled import LabelledTask, TaskSettings, check_length, detected_setting, read_texts
 from .labels import MARKS, find_mark, read_label_name
 from .probabilities import softmax
 from .scores import SingleLabelScores
@@ -56,18 +56,16 @@ USUAL_COLUMNS = {
 """The columns of rows for a published model, which does not name them."""
 
 CHOICE_PREFIXES = ("ending", "choice", "option", "answer", "sol")
-_BLANK = re.compile("_+")
+_BLANK = re.compile(r"(?<!\w)_+(?!\w)")
 
 
 def _find_numbered_columns(rows: Rows, columns: RoleColumns) -> Column:  # noqa: ARG001
     """The columns named choice1, choice2 or answerA, answerB and the like, in order."""
     for prefix in CHOICE_PREFIXES:
         marks = {
-            name: name.removeprefix(prefix).lstrip("_")
-            for name in rows.columns
-            if name.startswith(prefix)
+            name: name.removeprefix(prefix) for name in rows.columns if name.startswith(prefix)
         }
-        for pattern in (r"\d+", "[A-Z]", "[a-z]"):
+        for pattern in (r"_?\d+", "_?[A-Z]", "_[a-z]"):
             matching = [name for name, mark in marks.items() if re.fullmatch(pattern, mark)]
             if matching:
                 return tuple(sorted(matching, key=lambda name: (len(marks[name]), marks[name])))
@@ -184,6 +182,10 @@ class ChoiceSettings(TaskSettings):
         "longest_first", description="which text to truncate if both are too long, or error"
     )
 
+    is_question_optional: bool = detected_setting(
+        False, "whether rows with and without a question are read (published models)"
+    )
+
     @property
     def first(self) -> int:
         """The number of the first choice in predictions and reports."""
@@ -228,7 +230,12 @@ class ChoiceTask(LabelledTask[LabelledExample]):
             return None
         dropout = checkpoint.dropout(cls.head)
         settings = ChoiceSettings.parse(
-            {**USUAL_COLUMNS, "max_seq_length": checkpoint.max_length, "dropout": dropout}
+            {
+                **USUAL_COLUMNS,
+                "max_seq_length": checkpoint.max_length,
+                "dropout": dropout,
+                "is_question_optional": True,
+            }
         )
         return cls(checkpoint.tokenizer, settings)
 
@@ -259,7 +266,11 @@ class ChoiceTask(LabelledTask[LabelledExample]):
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
         task = super().for_table(rows, labelled=labelled)
-        settings, question = task.settings, self.settings.question_column
+        question = self.settings.question_column
+        if question is None and not self.settings.is_question_optional:
+            values = task.settings.with_values(question_column=None)
+            task = self if values == self.settings else type(self)(self.tokenizer, values)
+        settings = task.settings
         if question is not None and settings.question_column is None:
             what = f"there is no column of questions, such as {question!r}"
             fix = "The model learned from a table that has one: name it as there."

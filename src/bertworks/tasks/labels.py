@@ -298,7 +298,9 @@ def read_finite_number(row: Row, column: str, where: str | None) -> float:
         number = math.nan
     if not math.isfinite(number):
         what = f"{truncate_repr(value)} (column {column!r}) is not a finite number"
+        has_comma = isinstance(value, str) and re.fullmatch(r"\s*-?\d+,\d+\s*", value)
+        fix = "Write it with a point: 1.5, not 1,5." if has_comma else None
         if is_missing(value):
             raise UnlabelledError(what, column=column, where=where)
-        raise DataError(what, where=where)
+        raise DataError(what, where=where, fix=fix)
     return number

@@ -187,7 +187,8 @@ class LabelledData:
     @cached_property
     def checksums(self) -> dict[str, str]:
         """A checksum of the rows of each table, as the task reads them."""
-        return {"train": _digest(self.train), "dev": _digest(self.dev or ())}
+        train = _digest(self.train, self.table_sizes)
+        return {"train": train, "dev": _digest(self.dev or ())}
 
     def check(self, run: RunDirectory) -> None:
         """Check that a run that has started used these rows.
@@ -263,9 +264,9 @@ def labelled_rows(kind: type[LabelledTask[Any]], rows: Rows, options: TaskSettin
     return without_unlabelled(rows, kind.find_label_columns(rows, options))
 
 
-def _digest(examples: Iterable[LabelledExample]) -> str:
-    """Return a checksum of the rows, as the task reads them."""
-    digest = hashlib.sha256()
+def _digest(examples: Iterable[LabelledExample], table_sizes: Sequence[int] = ()) -> str:
+    """Return a checksum of the rows, as the task reads them, and of the borders of their tables."""
+    digest = hashlib.sha256(repr(list(table_sizes)).encode() if table_sizes else b"")
     for example in examples:
         digest.update(example.content + example.target_bytes)
     return digest.hexdigest()

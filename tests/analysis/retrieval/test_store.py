@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import bertworks as bw
 from bertworks.analysis.retrieval import store_files as module
 from bertworks.analysis.retrieval.opening import open_index
 from bertworks.analysis.retrieval.store import VectorStore, is_store
+from bertworks.analysis.retrieval.store_backend import public_address
 from bertworks.errors import DataError, OutputError, SettingsError
 from bertworks.model import Model
 from bertworks.text.tokenizer import Tokenizer
@@ -180,3 +182,33 @@ def test_directory_of_other_files_is_no_store(model: Model, tmp_path: Path) -> N
     with pytest.raises(OutputError, match=r"is no store of texts\. Choose a directory that is new"):
         VectorStore.open(model, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("postgresql://u:secret@host:5432/db?table=t&options=x", "postgresql://host:5432/db"),
+        ("postgresql:///db", "postgresql:///db"),
+        ("postgresql://u:se%40cret@h1:5432,h2:5432/db", "postgresql://h1:5432,h2:5432/db"),
+        ("qdrant://host:6333/texts", "qdrant://host:6333/texts"),
+        ("postgresql://u:se@cret@host/db", None),
+        ("postgresql://u:se/cret@host/db", None),
+        ("postgresql://u:se%zzcret@host/db", None),
+    ],
+)
+def test_addresses_in_messages_have_no_password(address: str, public: str | None) -> None:
+    if public is not None:
+        assert public_address(address) == public
+        return
+    with pytest.raises(DataError, match="must be escaped") as caught:
+        public_address(address)
+    assert "cret" not in str(caught.value)
+
+
+def test_store_of_another_pooling_is_refused(tmp_path: Path) -> None:
+    """The same weights, but other vectors."""
+    model = bw.load("mini-sentences")
+    VectorStore.open(model, tmp_path / "store").add(["a"], ids=["1"])
+    model.sentence = model.sentence.with_values(pooling="cls")
+    with pytest.raises(DataError, match="another model"):
+        VectorStore.open(model, tmp_path / "store")

@@ -204,9 +204,15 @@ texts = st.sampled_from(["a", "b", "c", "d e"])
 
 
 @pytest.mark.long
-@given(st.lists(st.tuples(texts, texts, st.lists(texts, max_size=2)), min_size=1, max_size=6))
-def test_positives_and_equal_texts_are_excluded(rows: list[tuple[str, str, list[str]]]) -> None:
-    task = task_of()
+@given(
+    st.lists(st.tuples(texts, texts, st.lists(texts, max_size=2)), min_size=1, max_size=6),
+    st.sampled_from(["", "a "]),
+)
+def test_positives_and_equal_texts_are_excluded(
+    rows: list[tuple[str, str, list[str]]], prompt: str
+) -> None:
+    """Also a passage that equals a query but for the query's prompt."""
+    task = task_of(query_prompt=prompt)
     batch = batch_of(task, [{"query": q, "positive": p, "negative": n} for q, p, n in rows])
     candidates = [p for _, p, _ in rows] + [n for *_, own in rows for n in own]
     belongs = {(q, p) for q, p, _ in rows}

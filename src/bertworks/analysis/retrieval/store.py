@@ -6,6 +6,8 @@ query ─ embed ─► vector ──► backend.nearest ─► the best texts
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -102,10 +104,10 @@ class VectorStore(TextIndex):
                 raise SettingsError(f"quantization={quantization} is for stores in directories")
             database = _DATABASES[urlsplit(address).scheme]
             width = vectors.shape[1]
-            backend = database(address, model.fingerprint(), width=width, create=create)
+            backend = database(address, _fingerprint(model), width=width, create=create)
         else:
             backend = DirectoryBackend(
-                Path(address), model.fingerprint(), quantization=quantization, create=create
+                Path(address), _fingerprint(model), quantization=quantization, create=create
             )
         return cls(model, backend, engine)
 
@@ -261,3 +263,11 @@ def _list_ids(ids: str | Iterable[object]) -> list[str]:
             raise DataError(f"{truncate_repr(value)} is no id", fix="Ids are texts, not empty.")
         names.append(name)
     return names
+
+
+def _fingerprint(model: AnyModel) -> str:
+    """Return a digest of what vectors of texts depend on: weights, pooling, prompts."""
+    defaults = {} if model.sentence is None else model.sentence.embed_defaults()
+    content = [model.fingerprint(), defaults, model.similarity_function]
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

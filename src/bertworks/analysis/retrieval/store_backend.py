@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import Any, Literal, TypeAlias
@@ -89,3 +90,19 @@ def ranking_of(pairs: Sequence[Sequence[tuple[Any, Any]]], count: int) -> Rankin
         for place, (row, score) in enumerate(query_pairs):
             rows[number, place], scores[number, place] = row, score
     return scores, rows
+
+
+def public_address(address: str) -> str:
+    """Return a database's address for messages, without user, password and options.
+
+    Raises:
+        DataError: the user or the password has a character that must be escaped: its place would
+            be misread, and be part of messages.
+    """
+    scheme, _, rest = address.partition("://")
+    user, _, place = rest.partition("?")[0].rpartition("@")
+    public = f"{scheme}://{place}"
+    if re.search(r"[@/]|%(?![0-9A-Fa-f]{2})", user):
+        what = "the user or the password has a character that must be escaped"
+        raise DataError(what, where=public, fix="Write @ as %40, / as %2F and % as %25.")
+    return public

@@ -11,13 +11,13 @@ import weakref
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DataError, OutputError, import_optional
-from .store_backend import StoreBackend, not_store_error, ranking_of
+from .store_backend import StoreBackend, not_store_error, public_address, ranking_of
 from .text_index import Ranking
 
 SCHEMES = ("postgresql", "postgres")
@@ -46,11 +46,10 @@ class PostgresBackend(StoreBackend):
         url = urlsplit(address)
         options = dict(parse_qsl(url.query))
         table = options.pop("table", DEFAULT_TABLE)
-        port = f":{url.port}" if url.port else ""
-        name = f"postgresql://{url.hostname or ''}{port}{url.path} table {table}"  # no password
+        name = f"{public_address(address)} table {table}"
         super().__init__(name, fingerprint)
         self._table = self._psycopg.sql.Identifier(*table.split("."))
-        self._address = url._replace(query=urlencode(options)).geturl()
+        self._address = url._replace(query=urlencode(options, quote_via=quote)).geturl()
         self._connection: Any = None
         with self._transaction() as cursor:
             self._lock(cursor)

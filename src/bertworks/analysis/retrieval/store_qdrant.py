@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DataError, OutputError, import_optional
-from .store_backend import StoreBackend, not_store_error, ranking_of
+from .store_backend import StoreBackend, not_store_error, public_address, ranking_of
 from .text_index import Ranking
 
 SCHEMES = ("qdrant", "qdrant+https")
@@ -47,8 +47,11 @@ class QdrantBackend(StoreBackend):
         self._models: Any = module.models
         url = urlsplit(address)
         folder, _, self._collection = url.path.rpartition("/")
-        port = f":{url.port}" if url.port else ""
-        super().__init__(f"{url.scheme}://{url.hostname or ''}{port}{url.path}", fingerprint)
+        super().__init__(public_address(address), fingerprint)
+        try:
+            port = url.port or 6333
+        except ValueError as error:
+            raise OutputError(str(error), where=self.name) from None
         if not self._collection or (url.hostname and folder):
             raise not_store_error(self.name, "An address is qdrant://HOST:PORT/COLLECTION.")
         self._is_server = bool(url.hostname)
@@ -56,7 +59,7 @@ class QdrantBackend(StoreBackend):
             if self._is_server:
                 scheme = "https" if url.scheme == "qdrant+https" else "http"
                 key = os.environ.get("QDRANT_API_KEY")
-                server = f"{scheme}://{url.hostname}:{url.port or 6333}"
+                server = f"{scheme}://{url.hostname}:{port}"
                 self._client = module.QdrantClient(server, api_key=key, timeout=_TIMEOUT)
             else:
                 self._client = module.QdrantClient(path=folder)

@@ -153,7 +153,26 @@ class RetrievalTask(LabelledTask[LabelledExample]):
     def for_training_table(self, rows: Rows, number: int) -> Self:
         query, passage = self.settings.prompts(number)
         settings = self.settings.with_values(query_prompt=query, passage_prompt=passage)
-        return type(self)(self.tokenizer, settings).for_table(rows, labelled=True)
+        if number == 0:
+            return type(self)(self.tokenizer, settings).for_table(rows, labelled=True)
+        names = {
+            role: column if column and set(names_of(column)) <= set(rows.columns) else None
+            for role, column in self.columns.items()
+        }
+        has_lists = settings.loss in DISTILLATION_LOSSES
+        columns = find_retrieval_columns(rows, names, has_score_lists=has_lists)
+        score, first_score = columns["score"], self.columns["score"]
+        if (score is None) != (first_score is None):
+            what = "has no scores" if score is None else f"has scores (column {score!r})"
+            raise DataError(
+                f"the table {what}, unlike the first training table",
+                where=rows.name,
+                fix="Train on tables of one kind, or remove the column.",
+            )
+        if isinstance(score, str) and settings.score_range is not None:
+            _check_same_scale(rows, score, settings.score_range)
+        values = self._settings_of_columns(columns)
+        return type(self)(self.tokenizer, settings.with_values(**values))
 
     @property
     def sentence(self) -> SentenceSettings:
@@ -257,10 +276,10 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         query_prompt, passage_prompt = settings.prompts()
         for index, (row, location) in enumerate(zip(rows, where, strict=True)):
             query, passage = (text_of(row, column, location) for column in text_columns)
-            parts = [query_prompt + query, passage_prompt + passage]
+            parts = [query, passage]
             if labelled:
                 others = read_negatives(row, negatives, location)
-                parts += [passage_prompt + text for text in others]
+                parts += others
                 if needs_negatives and negatives and len(parts) == 2:
                     fix = "Leave the row out, or give loss=in-batch."
                     raise DataError("the row has no negative", where=location, fix=fix)
@@ -274,7 +293,8 @@ class RetrievalTask(LabelledTask[LabelledExample]):
                         read_finite_number(row, settings.score_column, location) - low
                     ) / (high - low)
             texts.append(parts)
-        return self.build_examples_from_texts(texts, first_index, where, scores)
+        prompts = query_prompt, passage_prompt
+        return self.build_examples_from_texts(texts, first_index, where, scores, prompts)
 
     def build_examples_from_texts(
         self,
@@ -282,15 +302,19 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         first_index: int,
         where: Sequence[str],
         targets: Sequence[Any],
+        prompts: tuple[str, str] = ("", ""),
     ) -> list[LabelledExample]:
         """Tokenise the texts of many rows at once.
+
+        Args:
+            prompts: what stands before the first text of a row, and before the others.
 
         Raises:
             DataError: a text is too long and `truncation` is "error".
         """
         locations = [location for parts, location in zip(texts, where, strict=True) for _ in parts]
         encodings = self.tokenizer.encode_batch(
-            [text for parts in texts for text in parts],
+            [prompts[number > 0] + text for parts in texts for number, text in enumerate(parts)],
             max_length=self.settings.max_seq_length,
             truncation=self.settings.truncation,
             where=locations,
@@ -363,8 +387,9 @@ def pack_texts(examples: Sequence[LabelledExample]) -> tuple[Packed, dict[str, n
     """
     # First queries, then their passages, then the negatives, each in the order of the rows.
     roles = sorted(list_sequences(examples), key=lambda role: min(role[1], 2))
-    texts = [examples[at].sequences[number].input_ids for at, number in roles]
-    order = sorted(range(len(texts)), key=lambda role: len(texts[role]))
+    token_ids = [examples[at].sequences[number].input_ids for at, number in roles]
+    texts = [examples[at].texts[number] for at, number in roles]
+    order = sorted(range(len(roles)), key=lambda role: len(token_ids[role]))
     packed = pack(examples, [roles[role] for role in order])
     positions = np.empty(len(order), np.int64)
     positions[order] = np.arange(len(order))
@@ -373,28 +398,50 @@ def pack_texts(examples: Sequence[LabelledExample]) -> tuple[Packed, dict[str, n
         "query": positions[:rows],
         "passage": positions[rows:],
         "negative_row": np.array([at for at, _ in roles[2 * rows :]], np.int64),
-        "is_excluded": _find_excluded(texts[:rows], texts[rows:]),
+        "is_excluded": _find_excluded(token_ids, texts, rows),
     }
 
 
 def _find_excluded(
-    queries: Sequence[np.ndarray], passages: Sequence[np.ndarray]
+    token_ids: Sequence[np.ndarray], texts: Sequence[str], num_queries: int
 ) -> NDArray[np.bool_]:
     """Which passages must not be used as negatives of a query: `[queries, passages]`.
 
     These are passages that belong to the same query in another row, and passages that equal the
     query. The first passages are the positives, in the order of the queries; they are not excluded.
-    Texts are compared by their token ids.
+    Texts are compared by their token ids; a query and a passage, which may have different prompts,
+    also as they are in the table.
+
+    Args:
+        token_ids, texts: of the queries, then of the passages.
     """
     numbers: dict[bytes, int] = {}
-    query_ids = np.array([numbers.setdefault(ids.tobytes(), len(numbers)) for ids in queries])
-    passage_ids = np.array([numbers.setdefault(ids.tobytes(), len(numbers)) for ids in passages])
-    pairs = query_ids[:, None] * len(numbers) + passage_ids
-    is_excluded: NDArray[np.bool_] = np.isin(pairs, pairs.diagonal()) | (
-        query_ids[:, None] == passage_ids
-    )
+    ids = np.array([numbers.setdefault(one.tobytes(), len(numbers)) for one in token_ids])
+    text_numbers: dict[str, int] = {}
+    of_texts = np.array([text_numbers.setdefault(text, len(text_numbers)) for text in texts])
+    queries, passages = ids[:num_queries, None], ids[num_queries:]
+    pairs = queries * len(numbers) + passages
+    is_excluded: NDArray[np.bool_] = np.isin(pairs, pairs.diagonal()) | (queries == passages)
+    is_excluded |= of_texts[:num_queries, None] == of_texts[num_queries:]
     np.fill_diagonal(is_excluded, val=False)
     return is_excluded
+
+
+def _check_same_scale(rows: Rows, column: str, score_range: tuple[float, float]) -> None:
+    """Check that the scores of a training table are of the scale of the first one's.
+
+    Raises:
+        DataError: one lies outside, or all lie in the lower half.
+    """
+    low, high = score_range
+    scores = [read_finite_number(row, column, where) for where, row in rows]
+    if min(scores) < low or not (low + high) / 2 < max(scores) <= high:
+        raise DataError(
+            f"its scores (column {column!r}) are from {min(scores):g} to {max(scores):g}, those of "
+            f"the first training table from {low:g} to {high:g}",
+            where=rows.name,
+            fix="Write them in one scale.",
+        )
 
 
 def find_score_range(scores: Sequence[float]) -> tuple[float, float]:

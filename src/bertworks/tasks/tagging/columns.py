@@ -135,12 +135,18 @@ def read_tagged_words(row: Row, word_column: str, tag_column: str, where: str) -
     Raises:
         DataError: a column does not exist, holds something else, or they differ in length.
     """
-    if holds_entities(row, tag_column) and (row[tag_column] or word_column == TEXT):
+    has_words = word_column != TEXT and _are_texts(row.get(word_column))
+    if holds_entities(row, tag_column) and (row[tag_column] or not has_words):
         return read_tagged_text(row, tag_column, where)
     words, tags = (read_strings(row, column, where) for column in (word_column, tag_column))
     if len(tags) != len(words):
         raise DataError(f"{len(words)} words, but {len(tags)} tags", where=where)
     return TaggedWords(words, tags)
+
+
+def _are_texts(value: Any) -> bool:
+    words = parse_json_cell(value, list, object)
+    return isinstance(words, (list, tuple)) and all(isinstance(word, str) for word in words)
 
 
 def tags_in(rows: Sequence[Row], column: str, where: str) -> set[str]:

@@ -64,7 +64,9 @@ def read_tagged_text(row: Row, column: str, where: str) -> TaggedWords:
     types: dict[CharSpan, str] = {}
     for entity in parse_json_cell(row[column], list, object):
         span, kind = _read_entity(entity, where)
-        types[span] = kind
+        if types.setdefault(span, kind) != kind:
+            what = f"the entity at {list(span)} has two types, {types[span]!r} and {kind!r}"
+            raise DataError(what, where=where, fix="Keep one of them.")
     spans = parse_spans([*types], text, where=where)
     words = split_words(text, spans)
     tags = [OUTSIDE_TAG] * len(words)
