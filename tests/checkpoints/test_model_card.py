@@ -163,3 +163,30 @@ def test_a_card_may_be_overwritten_with_its_model_but_not_edits_inside_a_run(
     assert foreign_file(tmp_path) == "model/README.md"
     (tmp_path / "README.md").write_text("all mine")
     assert foreign_file(tmp_path) == "README.md"
+
+
+@pytest.mark.parametrize("start", ["", "\n", "\ufeff\n\n"])
+def test_a_licence_is_read_from_any_front_matter(start: str) -> None:
+    text = f'{start}--- \n"license": other\nlicense_name: mine\nlanguage: no\n---\nText.\n'
+    card = ModelCard(text)
+    assert card.metadata["license"] == "other"
+    derived = card.derive(is_same_model=False).metadata
+    assert (derived["license"], derived["license_name"], derived["language"]) == (
+        "other",
+        "mine",
+        "no",
+    )
+    updated = card.update({"license": "mit", "tags": ["bertworks"]}, {})
+    assert updated.text.count("---") == 2  # not a second front matter
+    assert updated.metadata["license"] == "other" and updated.metadata["tags"] == ["bertworks"]
+
+
+def test_a_section_that_a_new_card_lacks_is_removed() -> None:
+    """The training of the model that was there before is not that of the new one."""
+    old = ModelCard("# Mine\n").update({"model-index": []}, {"training": "t\n", "use": "u\n"})
+    new = ModelCard().update({"tags": ["a"]}, {"use": "other\n"})
+    card = old.update_from(new)
+    assert "training -->" not in card.text and "# Mine" in card.text
+    assert "model-index" not in card.metadata and "other" in card.text
+    edited = ModelCard(old.text.replace("t\n", "my words\n", 1)).update_from(new)
+    assert "my words" in edited.text

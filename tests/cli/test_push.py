@@ -214,3 +214,19 @@ def test_a_model_that_cannot_be_published_is_an_error(run: Path) -> None:
     exit_code, _, errors = push(run, "me/model")
     assert exit_code == 1 and "has no weights in safetensors" in errors
     assert "bertworks convert" in errors
+
+
+def test_links_and_what_is_no_file_are_refused(run: Path, tmp_path: Path) -> None:
+    notice = run / "model" / "NOTICE"
+    (tmp_path / "private").write_text("secret")
+    for target, says in {
+        tmp_path / "private": "is a link to a file outside of the model",
+        tmp_path / "absent": "is no file",
+    }.items():
+        notice.unlink(missing_ok=True)
+        notice.symlink_to(target)
+        status, _, error = push(run, "me/model")
+        assert status == 1 and says in error and len(error.splitlines()) == 1
+    notice.unlink()
+    notice.symlink_to("config.json")
+    assert push(run, "me/model")[0] == 0

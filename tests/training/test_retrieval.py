@@ -224,18 +224,18 @@ def test_several_tables_are_read_by_their_own_columns_and_prompts(tmp_path: Path
         assert row.sequences[0].input_ids.tolist() == encoding.input_ids.tolist()
 
 
-_SCORED = [{"query": "x", "passage": "y", "score": score} for score in (0.0, 0.5, 1.0)]
-_OTHER_SCALE = [{**row, "score": 5 * row["score"]} for row in _SCORED]
+_FRACTIONS = [{"query": "x", "passage": "y", "score": score} for score in (0.0, 0.5, 1.0)]
+_OTHER_SCALE = [{**row, "score": 5 * row["score"]} for row in _FRACTIONS]
 _PAIRS = [{"query": "x", "passage": "y"}, {"query": "y", "passage": "x"}]
 
 
 @pytest.mark.parametrize(
     ("first", "second", "says"),
     [
-        (_SCORED, _OTHER_SCALE, "from 0 to 5, those of the first training table from 0 to 1"),
-        (_OTHER_SCALE, _SCORED, "from 0 to 1, those of the first training table from 0 to 5"),
-        (_PAIRS, _SCORED, r"has scores \(column 'score'\), unlike the first"),
-        (_SCORED, _PAIRS, "has no scores, unlike the first"),
+        (_FRACTIONS, _OTHER_SCALE, "from 0 to 5, those of the first training table from 0 to 1"),
+        (_OTHER_SCALE, _FRACTIONS, "from 0 to 1, those of the first training table from 0 to 5"),
+        (_PAIRS, _FRACTIONS, r"has scores \(column 'score'\), unlike the first"),
+        (_FRACTIONS, _PAIRS, "has no scores, unlike the first"),
     ],
 )
 def test_tables_of_another_kind_are_refused(first: Any, second: Any, says: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections.abc import Mapping
@@ -62,6 +63,7 @@ def fake_mlflow(board: Board) -> Any:
 
         def log_batch(self, run_id: str, metrics: list[Any]) -> None:
             for metric in metrics:
+                assert re.fullmatch(r"[\w./ -]+", metric.key)  # else MLflow refuses it
                 board.log(run_id, {metric.key: metric.value}, metric.step)
 
         def set_terminated(self, run_id: str, status: str) -> None:
@@ -74,8 +76,21 @@ def fake_mlflow(board: Board) -> Any:
 
 
 def fake_wandb(board: Board) -> Any:
-    def init(*, project: str, id: str, name: str, config: Mapping[str, str], resume: str) -> Any:
+    class Settings(SimpleNamespace):
+        model_fields = dict.fromkeys(("console", "disable_git", "save_code", "x_disable_meta"))
+
+    def init(
+        *,
+        project: str,
+        id: str,
+        name: str,
+        config: Mapping[str, str],
+        resume: str,
+        settings: Settings,
+    ) -> Any:
         assert (project, name, resume) == ("bertworks", "run", "allow")
+        assert vars(settings).keys() == Settings.model_fields.keys()  # no field that is unknown
+        assert settings.console == "off" and settings.disable_git and not settings.save_code
         board.create(id, config)
 
         def log(numbers: Mapping[str, float]) -> None:
@@ -90,7 +105,7 @@ def fake_wandb(board: Board) -> Any:
 
         return SimpleNamespace(log=log, finish=finish, define_metric=define_metric)
 
-    return SimpleNamespace(init=init)
+    return SimpleNamespace(init=init, Settings=Settings)
 
 
 @pytest.fixture
@@ -182,3 +197,9 @@ def test_a_missing_package_is_an_error_before_the_first_step(
     with pytest.raises(BertworksError, match=r"wandb.*bertworks\[wandb\]"):
         train(tmp_path / "run", "wandb")
     assert not RunDirectory(tmp_path / "run").is_begun
+
+
+def test_names_of_metrics_are_those_that_mlflow_takes(board: Board) -> None:
+    tracker = trackers.MlflowTracker({}, "run", {})
+    tracker.log({"recall@10": 0.5, "f1 (macro)": 0.25, "lr": 1.0}, 3)
+    assert board.numbers == {"run 0": {3: {"recall_at_10": 0.5, "f1 _macro_": 0.25, "lr": 1.0}}}

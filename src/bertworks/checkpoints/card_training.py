@@ -85,18 +85,23 @@ def describe_training(
     if "license" in card.metadata:
         parts.append("The licence is that of the model that it started from.")
     if data:
-        rows = (f"| {one.use} | {one.name} | {one.size} |\n" for one in data)
+        rows = (f"| {one.use} | {_cell(one.name)} | {one.size} |\n" for one in data)
         parts.append(f"| data | name | size |\n|---|---|---|\n{''.join(rows)}".rstrip())
     entries: dict[str, Any] = {}
     if results is not None and results.finite_metrics:
         entries["model-index"] = results.to_model_index(name or "model")
         rows = (f"| {key} | {value:.4f} |\n" for key, value in results.finite_metrics.items())
-        head = f"| metric on {results.data} | value |\n|---|---:|\n"
+        head = f"| metric on {_cell(results.data)} | value |\n|---|---:|\n"
         parts.append(f"{head}{''.join(rows)}".rstrip())
     parts.append(f"Settings:\n\n```yaml\n{dump_yaml(without_folders(settings)).rstrip()}\n```")
     text = "\n\n".join(parts) + "\n"
     card = card.update(entries, {"training": text})
     return card if name is None else card.with_title(name)
+
+
+def _cell(text: str) -> str:
+    """Return a text as the content of a table's cell in Markdown."""
+    return " ".join(text.split()).replace("|", r"\|")
 
 
 def public_name(path: str | os.PathLike[str]) -> str:

@@ -29,8 +29,8 @@ from ..settings.yaml_values import dump_yaml, load_yaml
 from ..utils.edits import checksum, read_checksums, with_checksums
 
 CARD = "README.md"
-_FRONT_MATTER = re.compile(r"---\n(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
-_KEY = re.compile(r"([\w-]+):")
+_FRONT_MATTER = re.compile(r"\ufeff?\s*---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+_KEY = re.compile(r"""["']?([\w-]+)["']?:""")
 _SECTION = re.compile(r"<!-- bertworks: (\w+) -->\n(.*?)<!-- bertworks: end -->\n", re.DOTALL)
 
 
@@ -68,16 +68,19 @@ class ModelCard:
         """
         if is_same_model and self.hub_name is None:
             return self
-        values = {name: self.metadata.get(name) for name in ("language", "license")}
+        names = ("language", "license", "license_name", "license_link")
+        values = {name: self.metadata.get(name) for name in names}
+        if values["language"] is False:  # YAML's reading of Norwegian: no
+            values["language"] = "no"
         values["base_model"] = self.hub_name or self.metadata.get("base_model")
         return type(self)().update({name: value for name, value in values.items() if value}, {})
 
-    def update(self, entries: Mapping[str, Any], sections: Mapping[str, str]) -> Self:
+    def update(self, entries: Mapping[str, Any], sections: Mapping[str, str | None]) -> Self:
         """Return the card with other entries and sections, but for those that a user edited.
 
         Args:
             entries: values of the front matter; None removes one.
-            sections: texts by name; a new section is added at the end.
+            sections: texts by name; None removes one; a new section is added at the end.
         """
         rest, checksums = read_checksums(self.text) or (self.text, {})
         match = _FRONT_MATTER.match(rest)
@@ -98,6 +101,10 @@ class ModelCard:
             section = existing.get(name)
             if checksums.get(name) != (None if section is None else checksum(section[2])):
                 continue
+            if text is None:
+                body = body if section is None else body.replace(section[0], "", 1)
+                checksums.pop(name, None)
+                continue
             new = f"<!-- bertworks: {name} -->\n{text}<!-- bertworks: end -->\n"
             gap = "\n" if body and not body.endswith("\n\n") else ""
             body = f"{body}{gap}{new}" if section is None else body.replace(section[0], new, 1)
@@ -116,14 +123,15 @@ class ModelCard:
             if checksums.get(name) == checksum(block)
         }
         own = read_checksums(self.text)
-        removed = {} if own is None else own[1].keys() & self.metadata.keys() - blocks.keys()
-        entries = dict.fromkeys(removed) | entries
-        sections = {
-            found[1]: found[2]
-            for found in _SECTION.finditer(rest)
-            if checksums.get(found[1]) == checksum(found[2])
+        removed = set() if own is None else own[1].keys() & (self.metadata.keys() - blocks.keys())
+        sections: dict[str, str | None] = {
+            match[1]: match[2]
+            for match in _SECTION.finditer(rest)
+            if checksums.get(match[1]) == checksum(match[2])
         }
-        return self.update(entries, sections)
+        own_sections = {match[1] for match in _SECTION.finditer(self.text)}
+        all_sections = dict.fromkeys(own_sections - sections.keys()) | sections
+        return self.update(dict.fromkeys(removed) | entries, all_sections)
 
     def with_title(self, title: str) -> Self:
         """Return the card with a title, if it has no text before its sections."""

@@ -25,7 +25,7 @@ _FURTHER = re.compile(
 )
 """Files of other layouts, and those on the licence."""
 
-_WEIGHTS = re.compile(r"(.*/)?model\S*\.safetensors|model\.onnx|bert_model\.ckpt\.data.+")
+_WEIGHTS = re.compile(r"(0_\w+/)?model\S*\.safetensors|model\.onnx|bert_model\.ckpt\.data.+")
 
 # The hub forbids "--" and ".." too, and a "-" or "." at an end.
 _NAME = re.compile(r"(?!.*(--|\.\.))(\w([\w.-]*\w)?/)?\w([\w.-]*\w)?", re.ASCII)
@@ -74,6 +74,7 @@ class Publication:
                 if is_other_file(path) and not _FURTHER.fullmatch(path):
                     left_out.append(path)
                 elif not file.name.startswith("."):
+                    _check_file(file, directory)
                     sizes[path] = file.stat().st_size
         if not any(_WEIGHTS.fullmatch(path) for path in sizes):
             fix = f"Convert it first: bertworks convert {model} DIR."
@@ -138,6 +139,21 @@ class Publication:
         reason = getattr(error, "server_message", None) or _first_line(error)
         what = f"the hub refuses it ({status}: {' '.join(str(reason).split())})"
         return OutputError(what, where=self.name, fix=fixes.get(status, "Try again later."))
+
+
+def _check_file(file: Path, directory: Path) -> None:
+    """Check that a file is one of the model's, and not a link to something else.
+
+    Raises:
+        CheckpointError: it is not a file, or a link that leaves the directory. In the hub's cache,
+            files are links to the model's `blobs`.
+    """
+    places = (directory.resolve(), directory.absolute().parent.parent / "blobs")
+    if not file.is_file():
+        raise CheckpointError("is no file", where=str(file), fix="Remove it.")
+    if file.is_symlink() and not any(file.resolve().is_relative_to(place) for place in places):
+        what = "is a link to a file outside of the model"
+        raise CheckpointError(what, where=str(file), fix="Copy the file, if it may be published.")
 
 
 def _first_line(error: BaseException) -> str:

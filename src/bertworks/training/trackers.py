@@ -7,6 +7,7 @@ does not end it. A run that resumes continues the tracker's run, whose id is in 
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 import uuid
@@ -22,6 +23,19 @@ from ..utils.memory import start_thread
 from .settings import TrackerKind
 
 _PROJECT = "bertworks"
+_PRIVATE: Mapping[str, Any] = {
+    "console": "off",
+    "disable_code": True,
+    "disable_git": True,
+    "save_code": False,
+    "host": "",
+    "program": "",
+    "x_disable_machine_info": True,
+    "x_disable_meta": True,
+    "x_disable_stats": True,
+    "x_save_requirements": False,
+}
+_NAME = re.compile(r"[^\w./ -]", re.ASCII)  # what MLflow refuses in a metric's name
 _SECONDS_AT_END = 60.0
 """How long the end of a run waits for what is not sent yet."""
 
@@ -60,7 +74,10 @@ class MlflowTracker:
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
         now = int(time.time() * 1000)
-        metrics = [self._metric(key, value, now, step) for key, value in numbers.items()]
+        metrics = [
+            self._metric(_NAME.sub("_", key.replace("@", "_at_")), value, now, step)
+            for key, value in numbers.items()
+        ]
         self._client.log_batch(self._id, metrics=metrics)
 
     def close(self, *, is_finished: bool) -> None:
@@ -79,6 +96,7 @@ class WandbTracker:
             name=name,
             config=dict(settings),
             resume="allow",
+            settings=_nothing_else(wandb),
         )
         # Not W&B's own step, which only rises: a killed run repeats those after its checkpoint.
         self._run.define_metric("*", step_metric="step")
@@ -88,6 +106,15 @@ class WandbTracker:
 
     def close(self, *, is_finished: bool) -> None:
         self._run.finish(exit_code=0 if is_finished else 1)
+
+
+def _nothing_else(wandb: Any) -> Any:
+    """Return settings by which W&B sends no more than it is given.
+
+    By default it also sends the command line, the console, the code, and facts about the machine.
+    """
+    fields = wandb.Settings.model_fields
+    return wandb.Settings(**{name: value for name, value in _PRIVATE.items() if name in fields})
 
 
 _TRACKERS: Mapping[TrackerKind, Callable[[dict[str, str], str, Mapping[str, str]], Tracker]] = {
