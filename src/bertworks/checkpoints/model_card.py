@@ -29,7 +29,9 @@ from ..settings.yaml_values import dump_yaml, load_yaml
 from ..utils.edits import checksum, read_checksums, with_checksums
 
 CARD = "README.md"
-_FRONT_MATTER = re.compile(r"\ufeff?\s*---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+_FRONT_MATTER = re.compile(
+    r"\ufeff?\s*---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE
+)
 _KEY = re.compile(r"""["']?([\w-]+)["']?:""")
 _SECTION = re.compile(r"<!-- bertworks: (\w+) -->\n(.*?)<!-- bertworks: end -->\n", re.DOTALL)
 

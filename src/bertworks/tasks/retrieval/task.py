@@ -307,7 +307,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         """Tokenise the texts of many rows at once.
 
         Args:
-            prompts: what stands before the first text of a row, and before the others.
+            prompts: the prompt of the first text of a row, and that of the others.
 
         Raises:
             DataError: a text is too long and `truncation` is "error".
