@@ -7,7 +7,9 @@ import pytest
 from huggingface_hub import InferenceClient
 
 import bertworks as bw
+from bertworks.serving.dialects.tei import rank_labels
 from bertworks.serving.metrics import RequestContext
+from bertworks.serving.runners import ScoredPrediction
 from tests.serving.conftest import LIMIT, Running
 
 TEXT = "the door was open"
@@ -393,3 +395,14 @@ def test_the_limit_of_a_classifier_is_its_own(server: Running) -> None:
     assert response.headers["x-truncated-texts"] == "1"
     left = {"inputs": LONG, "model": "classifier", **_truncate("Left")}
     assert server.post("/predict", left).status_code == 400
+
+
+def test_labels_are_ranked_by_their_scores() -> None:
+    """Vector scaling may put another label first than the logits; these decide ties."""
+    answer = {"label": "b", "probabilities": {"a": 0.2, "b": 0.4, "c": 0.4}}
+    prediction = ScoredPrediction(answer, np.array([3.0, 1.0, 2.0]))
+    ranked = rank_labels(["a", "b", "c"], prediction, raw=False)
+    assert [one["label"] for one in ranked] == ["c", "b", "a"]
+    assert [one["score"] for one in ranked] == [0.4, 0.4, 0.2]
+    raw = rank_labels(["a", "b", "c"], prediction, raw=True)
+    assert [one["label"] for one in raw] == ["a", "c", "b"]

@@ -27,7 +27,7 @@ from bertworks.tasks.calibration import (
     fit_scaling,
 )
 from bertworks.tasks.classification import ClassificationTask
-from bertworks.tasks.probabilities import softmax
+from bertworks.tasks.probabilities import cross_entropy_sum, softmax
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import finetune
 from tests.tasks.test_classification import PIECES, make_task
@@ -104,6 +104,22 @@ def test_one_temperature_is_chosen_where_classes_do_not_differ() -> None:
         shares = softmax(logits / 2).cumsum(1)
         labels = (generator.random((200, 1)) > shares).sum(1)
         assert len(fit_scaling(logits, labels).temperatures) == 1
+
+
+def test_nothing_is_scaled_where_it_does_not_help() -> None:
+    """Few rows of calibrated logits: a scaling would fit their noise, and change labels."""
+    unscaled = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        logits = rng.normal(size=(12, 3)) * 2
+        labels = np.array([rng.choice(3, p=row) for row in softmax(logits)])
+        scaling = fit_scaling(logits, labels)
+        assert not scaling.shifts
+        plain = cross_entropy_sum(logits, labels)
+        helps = cross_entropy_sum(cross_fit(logits, labels, is_vector=False), labels) < plain
+        assert helps or scaling.temperatures == (1.0,)
+        unscaled += not helps
+    assert unscaled > 3
 
 
 def test_a_few_correct_rows_do_not_make_probabilities_certain() -> None:

@@ -83,7 +83,9 @@ def test_the_advice_is_about_this_run() -> None:
     for small in (128, 256):
         assert "learning_rate=0.0003, since the encoder is small" in advice(hidden_size=small)
     assert "learning_rate" not in advice(hidden_size=257)
-    assert "learning_rate=2e-5" in advice(hidden_size=128, learning_rate=3e-4)
+    # A small encoder does not learn with the paper's rates.
+    assert "learning_rate" not in advice(hidden_size=128, learning_rate=3e-4)
+    assert "learning_rate=2e-5" in advice(hidden_size=768, learning_rate=3e-4)
     assert "learning_rate" not in advice(lora_rank=8, learning_rate=2e-4)
     assert "reinitialize" not in advice(lora_rank=8)
     assert "seed=5" in advice(seed=4)

@@ -185,15 +185,23 @@ def check_separator(
             )
 
 
+_QUOTED = re.compile(r'"[^"]*"')
+
+
 def csv_separator(first_lines: Sequence[str], expected_names: Sequence[str]) -> str:
-    """Return the separator of a CSV file by its first line: a comma, or the semicolon of
-    spreadsheet programs where the decimal sign is a comma, if it separates names of columns."""
-    for line in first_lines[:1]:
-        names = [name.strip('"') for name in line.split(";")]
-        is_header = classify_first_line(names, [], expected_names) == (True, True)
-        if len(names) > 1 and "," not in line and is_header:
-            return ";"
-    return ","
+    """Return the separator of a CSV file: a comma, or the semicolon of spreadsheet programs where
+    the decimal sign is a comma.
+
+    That is a semicolon if the first line has one and no comma, and it separates known names of
+    columns, or all lines have equally many outside of quotes.
+    """
+    if not first_lines or "," in first_lines[0] or ";" not in first_lines[0]:
+        return ","
+    names = [name.strip('"') for name in first_lines[0].split(";")]
+    is_header = classify_first_line(names, [], expected_names) == (True, True)
+    counts = {_QUOTED.sub("", line).count(";") for line in first_lines if line.strip()}
+    is_regular = len(counts) == 1 and len(first_lines) > 1
+    return ";" if is_header or is_regular else ","
 
 
 def _format_fix(sign: str, format: str) -> str:

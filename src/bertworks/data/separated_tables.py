@@ -59,8 +59,8 @@ def open_separated(
             where=name,
             fix='--format tsv (format="tsv") reads them.',
         )
-    if format == "csv" and header is not False:
-        separator = csv_separator(first_lines(read(glance), 1), column_names)
+    if format == "csv":
+        separator = csv_separator(first_lines(read(glance), _LINES), column_names)
         if separator != ",":
             split = partial(split_csv, separator=separator)
             what = f"{name}: its fields are read as separated by {separator!r}, not by commas"

@@ -48,8 +48,9 @@ def fit_scaling(
 ) -> LogitScaling:
     """Return the scaling that makes labelled rows most probable.
 
-    Vector scaling is returned if there are more than two classes, and its cross-entropy in a
-    cross-validation over the rows is lower than that of temperature scaling. The logarithm of a
+    Of more than two classes, the scaling is that whose cross-entropy in a cross-validation over
+    the rows is lowest: none, one temperature, or vector scaling, which needs ten rows for each
+    class. The logarithm of a
     temperature, and a shift, have a standard normal prior: a few rows that are all predicted
     correctly do not make all probabilities 1.
 
@@ -61,8 +62,11 @@ def fit_scaling(
             is_vector: cross_entropy_sum(cross_fit(logits, labels, is_vector=is_vector), labels)
             for is_vector in (False, True)
         }
-        if losses[True] < losses[False]:
+        has_enough_rows = len(labels) >= 10 * logits.shape[1]
+        if has_enough_rows and losses[True] < losses[False]:
             return _fit(logits, labels, is_vector=True)
+        if losses[False] >= cross_entropy_sum(logits.astype(np.float64), labels):
+            return LogitScaling((1.0,))
     return _fit(logits, labels, is_vector=False)
 
 

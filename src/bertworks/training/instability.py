@@ -82,7 +82,8 @@ def _advice(settings: FinetuneSettings, hidden_size: int) -> str:
         tries.append(f"learning_rate={suitable:g}, since the encoder is small")
     elif settings.epochs < 20:
         rate = ""
-        if settings.lora_rank is None and settings.learning_rate > _HIGH:
+        is_large = suitable is None  # a small encoder needs its high rate
+        if is_large and settings.lora_rank is None and settings.learning_rate > _HIGH:
             rate = " learning_rate=2e-5"
         tries.append(f"longer training, epochs=20{rate}")
     tries.append(f"another seed={settings.seed + 1}")

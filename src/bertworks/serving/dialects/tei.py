@@ -352,7 +352,8 @@ def rank_labels(
     """Return each label and its score, the highest first."""
     names = labels or ("LABEL_0",)
     scores = output_scores(prediction, raw=raw)
-    order = np.argsort(-prediction.logits, kind="stable").tolist()
+    # Calibration may change the order of logits; these decide where probabilities are equal.
+    order = np.lexsort((-prediction.logits, -np.array(scores))).tolist()
     return [{"score": scores[index], "label": names[index]} for index in order]
 
 
