@@ -106,9 +106,9 @@ def test_one_temperature_is_chosen_where_classes_do_not_differ() -> None:
         assert len(fit_scaling(logits, labels).temperatures) == 1
 
 
-def test_nothing_is_scaled_where_it_does_not_help() -> None:
+def test_scaling_is_left_out_where_it_does_not_help() -> None:
     """Few rows of calibrated logits: a scaling would fit their noise, and change labels."""
-    unscaled = 0
+    num_plain = 0
     for seed in range(20):
         rng = np.random.default_rng(seed)
         logits = rng.normal(size=(12, 3)) * 2
@@ -118,8 +118,8 @@ def test_nothing_is_scaled_where_it_does_not_help() -> None:
         plain = cross_entropy_sum(logits, labels)
         helps = cross_entropy_sum(cross_fit(logits, labels, is_vector=False), labels) < plain
         assert helps or scaling.temperatures == (1.0,)
-        unscaled += not helps
-    assert unscaled > 3
+        num_plain += not helps
+    assert num_plain > 3
 
 
 def test_a_few_correct_rows_do_not_make_probabilities_certain() -> None:

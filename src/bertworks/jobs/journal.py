@@ -64,9 +64,11 @@ class Journal(Generic[RecordT]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._file.size:
-            self.remove()
-        self._file.close()
+        try:
+            if not self._file.size:
+                self.remove()
+        finally:
+            self._file.close()
 
     def read(self) -> tuple[dict[str, Any], list[RecordT]]:
         """Read the settings and the records; both are empty if the journal is.
