@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 
 import pytest
 
@@ -116,3 +118,19 @@ def test_a_terminal_shows_one_live_line(terminal: io.StringIO, phase: str, mark:
     assert "a line that stays" in text
     assert "\x1b[2K" in text, "the line is drawn again in its place"
     assert [each in text for each in "━…"] == [each == mark for each in "━…"]
+
+
+def test_random_numbers_do_not_depend_on_what_is_shown() -> None:
+    """rich, which is imported when something is shown, draws from Python's generator."""
+    code = """
+import io, random, sys
+from bertworks.utils.progress import Progress
+assert "rich.style" not in sys.modules
+random.seed(0)
+state = random.getstate()
+with Progress(io.StringIO(), every=0) as progress:
+    progress.note("a line")
+assert "rich.style" in sys.modules
+assert random.getstate() == state
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -6,6 +6,7 @@ rich is imported only when something is shown.
 from __future__ import annotations
 
 import importlib
+import random
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -45,8 +46,10 @@ class Progress:
 
     @cached_property
     def _console(self) -> Console:
+        state = random.getstate()
         from rich.console import Console
 
+        random.setstate(state)  # rich draws when it is imported: a run's numbers stay the same
         return Console(file=self._stream, highlight=False, soft_wrap=True, force_jupyter=False)
 
     @cached_property
