@@ -78,14 +78,20 @@ def test_a_form_computes_what_the_module_does(name):
         expected = network(packed)
     for precision, native in product(("fp32", "bf16"), (True, False)):
         with torch.no_grad(), autocast_to(network, {"bf16": torch.bfloat16}.get(precision)):
-            dtype = network(packed).dtype
+            module_output = network(packed)
         with torch.inference_mode():
             output = frozen_form(network, precision, native=native)(packed)
-        assert output.dtype is dtype
+        assert output.dtype is module_output.dtype
         if precision == "fp32":
             torch.testing.assert_close(output, expected, atol=1e-5, rtol=1e-5)
-        cosine = nn.functional.cosine_similarity(output.double(), expected.double())
-        assert cosine.min() > 0.999
+        # In bfloat16, as near to float32 as the module itself in autocast.
+        least = worst_cosine(module_output, expected) - 2e-4
+        assert worst_cosine(output, expected) > max(least, 0.998)
+
+
+def worst_cosine(output: torch.Tensor, expected: torch.Tensor) -> float:
+    """The least cosine of a token's vectors."""
+    return float(nn.functional.cosine_similarity(output.double(), expected.double()).min())
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
