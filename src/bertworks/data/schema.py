@@ -344,8 +344,8 @@ class Role:
             return tuple(rows.column(part.strip()) for part in parts if part.strip())
         columns: Sequence[str] = rows.columns
         if self.optional:  # it must not take what another role has
-            taken = {name for column in other_columns.values() for name in names_of(column)}
-            columns = [name for name in columns if name not in taken]
+            role_columns = {name for column in other_columns.values() for name in names_of(column)}
+            columns = [name for name in columns if name not in role_columns]
         by_name = columns_by_name(columns)
         known = next((by_name[n] for n in self.names or (self.name,) if n in by_name), None)
         if known is not None:

@@ -53,14 +53,15 @@ def open_separated(
         DataError: the file is empty, or its fields seem to have another separator.
     """
     glance = reading.with_other_counts()
-    if format == "csv" and _are_separated_by_tabs(first_lines(read(glance), _LINES)):
-        raise DataError(
-            "its fields are separated by tabs, not by commas",
-            where=name,
-            fix='--format tsv (format="tsv") reads them.',
-        )
     if format == "csv":
-        separator = csv_separator(first_lines(read(glance), _LINES), column_names)
+        beginning = first_lines(read(glance), _LINES)
+        if _are_separated_by_tabs(beginning):
+            raise DataError(
+                "its fields are separated by tabs, not by commas",
+                where=name,
+                fix='--format tsv (format="tsv") reads them.',
+            )
+        separator = csv_separator(beginning, column_names)
         if separator != ",":
             split = partial(split_csv, separator=separator)
             what = f"{name}: its fields are read as separated by {separator!r}, not by commas"

@@ -74,9 +74,10 @@ class RowSource(Generic[ExampleT]):
         if not self._bucket_batches:
             return order
         size = self.batch_size
-        begun = (-epoch * len(order)) % size  # these complete the last batch of the previous epoch
-        parts = [order[:begun]]
-        for start in range(begun, len(order), size * self._bucket_batches):
+        # The first rows complete the last batch of the previous epoch.
+        num_completing = (-epoch * len(order)) % size
+        parts = [order[:num_completing]]
+        for start in range(num_completing, len(order), size * self._bucket_batches):
             bucket = order[start : start + size * self._bucket_batches]
             bucket = bucket[np.argsort(self._lengths[bucket], kind="stable")]
             whole = len(bucket) // size
