@@ -19,7 +19,8 @@ import bertworks
 from bertworks.analysis.label_check import CheckLabelsSettings
 from bertworks.analysis.retrieval.settings import MineSettings, RetrievalEvaluationSettings
 from bertworks.convert.static_settings import StaticSettings, StaticTrainingSettings
-from bertworks.data.settings import CorpusOptions, PrepareSettings, TableOptions
+from bertworks.data.reading import CorpusOptions, TableOptions
+from bertworks.data.settings import PrepareSettings
 from bertworks.data.unlabelled import LabelledTableOptions
 from bertworks.inference import settings as inference
 from bertworks.lab.features import FeatureAblationSettings

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bertworks.data.lines import read_lines, text_encoding
-from bertworks.data.reading import ReadCounts, Reading
+from bertworks.data.lines import read_lines
+from bertworks.data.reading import ReadCounts, Reading, text_encoding
 from bertworks.errors import DataError
 
 from .files import zstd

@@ -16,6 +16,7 @@ from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import list_checkpoints, load_weights, step_of
 from bertworks.training.finetune import FinetuneSettings
 from bertworks.training.fit import BestMetric, FitSettings, Phase
+from bertworks.training.optimizer import decay_start, learning_rate
 from bertworks.training.plan import Plan
 from bertworks.training.settings import OptimizerSettings
 
@@ -58,9 +59,9 @@ def test_the_rate_is_constant_and_then_falls(
     warmup: float, total: int, expected: list[float]
 ) -> None:
     optimizer = OptimizerSettings.parse({**STABLE, "learning_rate": 1.0, "warmup": warmup})
-    rates = [optimizer.rate(step, total) for step in range(total)]
+    rates = [learning_rate(optimizer, step, total) for step in range(total)]
     assert rates == pytest.approx(expected)
-    assert optimizer.rate(total, total) == 0
+    assert learning_rate(optimizer, total, total) == 0
 
 
 def test_the_share_needs_its_schedule() -> None:
@@ -69,8 +70,8 @@ def test_the_share_needs_its_schedule() -> None:
     with pytest.raises(SettingsError, match=r"decay_share=0\.1 does nothing without schedule="):
         FinetuneSettings.parse({"decay_share": 0.1}).check_together()
     optimizer = OptimizerSettings.parse({"schedule": "warmup-stable-decay"})
-    assert optimizer.decay_start(100) == 80
-    assert OptimizerSettings().decay_start(100) is None
+    assert decay_start(optimizer, 100) == 80
+    assert decay_start(OptimizerSettings(), 100) is None
 
 
 @pytest.mark.long

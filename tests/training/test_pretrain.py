@@ -19,6 +19,7 @@ from bertworks.runs.run_directory import RunDirectory, read_run
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import load_newest
+from bertworks.training.optimizer import learning_rate
 from bertworks.training.pretrain import PretrainingData, pretrain
 from bertworks.training.recipe import PretrainSettings, find_recipe, read_recipe
 
@@ -63,8 +64,8 @@ def test_the_paper_s_recipe_is_the_paper_s() -> None:
     assert paper.batch_size == 256
     assert paper.model.num_hidden_layers == 12
     assert paper.model.hidden_size == 768
-    assert paper.rate(10_000, paper.steps) == pytest.approx(0.99e-4)
-    assert paper.rate(5_000, paper.steps) == pytest.approx(0.5e-4)
+    assert learning_rate(paper, 10_000, paper.steps) == pytest.approx(0.99e-4)
+    assert learning_rate(paper, 5_000, paper.steps) == pytest.approx(0.5e-4)
     assert not paper.bias_correction
 
 

@@ -15,6 +15,7 @@ import bertworks as bw
 from bertworks.errors import CheckpointError, SettingsError
 from bertworks.tasks.pretraining.replaced_tokens import ReplacedTokensTask
 from bertworks.training.checkpoint import list_checkpoints
+from bertworks.training.optimizer import learning_rate
 from bertworks.training.pretrain import PretrainResult
 from bertworks.training.recipe import read_recipe
 
@@ -160,7 +161,7 @@ def test_electra_small_has_the_papers_settings() -> None:
     assert recipe.replaced_tokens.weight == 50
     assert recipe.replaced_tokens.generator_share == 0.25
     assert (recipe.steps, recipe.batch_size, recipe.learning_rate) == (1_000_000, 128, 5e-4)
-    assert recipe.rate(10_000, recipe.steps) == pytest.approx(4.95e-4)
+    assert learning_rate(recipe, 10_000, recipe.steps) == pytest.approx(4.95e-4)
 
 
 def test_sizes_fit_the_family() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from bertworks.utils.formatting import format_clock, format_count
-from bertworks.utils.time_left import TimeLeft
+from bertworks.utils.progress import TimeLeft
 
 
 class Work:

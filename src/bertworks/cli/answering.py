@@ -67,7 +67,7 @@ def answer(
     """
     from ..analysis.retrieval.answering import answer_questions, evaluate_answers, passages_of
     from ..analysis.retrieval.opening import open_index
-    from ..data.settings import TableOptions
+    from ..data.reading import TableOptions
     from ..utils.outputs import check_inputs
 
     if bool(questions) == (data is not None):

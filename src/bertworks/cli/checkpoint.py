@@ -219,7 +219,7 @@ def distil(
     """
     from ..convert.static_distillation import distil_static
     from ..convert.static_settings import StaticTrainingSettings
-    from ..data.settings import TableOptions
+    from ..data.reading import TableOptions
     from ..data.text_inputs import read_texts, read_words
 
     training_settings, settings = StaticTrainingSettings.split(settings)

@@ -224,7 +224,7 @@ def index(
 
     def change(loaded_model: Any) -> tuple[dict[str, int], list[str], str]:
         from ..analysis.retrieval.store import VectorStore, read_rows_to_add
-        from ..data.settings import TableOptions
+        from ..data.reading import TableOptions
         from ..data.text_inputs import read_texts
 
         options, engine_settings = TableOptions.split(settings)

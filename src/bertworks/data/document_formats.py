@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import DataError, closest_name, shorten_list
-from ..utils.formatting import has_lone_surrogate
 from .lines import Lines
 from .reading import Reading
+from .rows import has_lone_surrogate
 from .spans import COLUMN as SPANS
 from .spans import Spans, of_paragraphs, parse_spans
 
@@ -37,13 +37,9 @@ class Document:
         return "\n".join(self.paragraphs)
 
 
-_DOC = re.compile(r"<doc\s[^\n]*>\s*")
+WIKI_DOCUMENT = re.compile(r"<doc\s[^\n]*>\s*")
+"""The line that begins a document of WikiExtractor."""
 _TITLE = re.compile(r'\stitle="(.*?)"\s*>')
-
-
-def is_start_of_wiki(line: str) -> bool:
-    """Whether a line begins a document of WikiExtractor."""
-    return _DOC.match(line) is not None
 
 
 def read_text(lines: Lines, name: str, reading: Reading) -> Iterator[Document]:
@@ -74,7 +70,7 @@ def read_wiki(lines: Lines, name: str, reading: Reading) -> Iterator[Document]:
     start, characters, titles = 0, 0, set[str]()
     for number, line in lines:
         text = line.strip()
-        if line.startswith("<doc ") and _DOC.fullmatch(line):
+        if line.startswith("<doc ") and WIKI_DOCUMENT.fullmatch(line):
             if paragraphs is not None:
                 _report_unclosed(name, start, f"another <doc> begins on line {number}", reading)
             paragraphs, start, titles = [], number, _titles(line)

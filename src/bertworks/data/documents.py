@@ -20,9 +20,8 @@ from .formats import FORMATS, detect_file_format
 from .lines import read_lines
 from .overlap import SeenTexts, SharedSequences
 from .parquet import read_parquet_documents
-from .reading import ExcludedDocument, ReadCounts, Reading
+from .reading import CorpusOptions, ExcludedDocument, ReadCounts, Reading
 from .separated_tables import open_separated
-from .settings import CorpusOptions
 from .sources import (
     CorpusSource,
     Sources,

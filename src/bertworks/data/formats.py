@@ -33,7 +33,7 @@ from typing import NamedTuple, get_args
 from ..errors import BertworksWarning, DataError, truncate_repr
 from ..settings.literals import DataFormat
 from ..utils.memory import is_memory_short
-from .document_formats import Document, is_start_of_wiki, read_text, read_wiki
+from .document_formats import WIKI_DOCUMENT, Document, read_text, read_wiki
 from .headers import names_word_columns
 from .lines import Lines, decode_lines, first_lines
 from .reading import ReadCounts, Reading
@@ -209,7 +209,7 @@ def _format_of_first_line(lines: Sequence[str]) -> DataFormat | None:
     if not nonblank:
         return None
     first = nonblank[0]
-    if is_start_of_wiki(first):
+    if WIKI_DOCUMENT.match(first):
         return "wiki"
     if first in ("[", "{") or first.startswith("[{"):
         return "json"

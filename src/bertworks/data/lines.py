@@ -9,13 +9,12 @@ from __future__ import annotations
 import codecs
 import io
 from collections.abc import Iterable, Iterator
-from encodings.aliases import aliases
 from itertools import islice
 from typing import IO, TypeAlias
 
-from ..errors import DataError, did_you_mean
+from ..errors import DataError
 from ..utils.memory import is_memory_short
-from .reading import ALLOW_MORE, Reading
+from .reading import ALLOW_MORE, Reading, text_encoding
 from .streams import check_text, open_stream, reason
 
 LINE_SIZE = 64
@@ -25,8 +24,6 @@ Lines: TypeAlias = Iterable[tuple[int, str]]
 
 _BUFFER = 1 << 20
 _CHARACTERS = 1 << 20
-# Codecs that write text in ASCII, as for names of hosts or in source code: no files have them.
-_NOTATIONS = {"idna", "punycode", "unicode-escape", "raw-unicode-escape", "charmap"}
 _MARKS = {  # the mark of UTF-32 begins with that of UTF-16
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
@@ -108,28 +105,6 @@ def first_lines(lines: Lines, count: int) -> list[str]:
         if size > _CHARACTERS and len(first) > 1:
             break
     return first
-
-
-def text_encoding(name: str) -> str:
-    """Return Python's name of a text encoding; UTF-8 with a byte-order mark is UTF-8.
-
-    Raises:
-        DataError: there is no such encoding.
-    """
-    if not _encodes_text(name):
-        valid = filter(_encodes_text, ["utf-8", "latin-1", "utf-16", *aliases])
-        raise DataError(f"unknown text encoding {name!r}", fix=f"{did_you_mean(name, valid)}.")
-    found = codecs.lookup(name).name
-    return "utf-8" if found == "utf-8-sig" else found
-
-
-def _encodes_text(name: str) -> bool:
-    """Whether a name is that of a text encoding (the codec base64, for example, is not one)."""
-    try:
-        "".encode(name)
-    except (LookupError, UnicodeError, ValueError):
-        return False
-    return codecs.lookup(name).name not in _NOTATIONS
 
 
 def marked_encoding(head: bytes) -> str | None:

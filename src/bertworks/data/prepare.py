@@ -46,8 +46,8 @@ from .manifest import (
     SourceRecord,
 )
 from .overlap import SharedSequences
-from .reading import ReadCounts
-from .settings import CorpusOptions, PrepareSettings
+from .reading import CorpusOptions, ReadCounts
+from .settings import PrepareSettings
 from .shard_builder import ShardMaker, TextBatch, batches
 from .shards import token_type
 from .sources import CorpusSource, Sources, bytes_of, parse_sources, paths_of

@@ -1,16 +1,70 @@
-"""How a file is read, and counts of what was read."""
+"""How a file is read: users' options, what every reader gets, and counts of what was read."""
 
 from __future__ import annotations
 
+import codecs
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Self
+from encodings.aliases import aliases
+from typing import Any, Self
 
-from ..errors import DataError
+from pydantic import Field, field_validator
+
+from ..errors import DataError, did_you_mean
+from ..settings.base import Settings
+from ..settings.literals import DataFormat
 
 MAX_LINE_BYTES = 1 << 26
 """The default maximum length of a line."""
 ALLOW_MORE = "If that is intended, allow more: --max-line-bytes N (max_line_bytes=N)."
+# Codecs that write text in ASCII, as for names of hosts or in source code: no files have them.
+_NOTATIONS = {"idna", "punycode", "unicode-escape", "raw-unicode-escape", "charmap"}
+
+
+class LineOptions(Settings):
+    """Lines of text."""
+
+    encoding: str = Field("utf-8", description="text encoding, such as latin-1")
+    max_line_bytes: int = Field(
+        MAX_LINE_BYTES, ge=1, description="maximum bytes of a line; a longer one is an error"
+    )
+
+    @field_validator("encoding")
+    @classmethod
+    def _is_known(cls, value: str) -> str:
+        try:
+            return text_encoding(value)
+        except DataError as error:
+            raise ValueError(f"{error.what}. {error.fix}") from None
+
+
+class TableOptions(LineOptions):
+    """Table format, detected if omitted."""
+
+    header: bool | None = Field(
+        None, description="whether the first line has column names; detected if omitted"
+    )
+    format: DataFormat = Field("auto", description="format of files whose name does not show it")
+
+    def table_options(self) -> dict[str, Any]:
+        """Return only the options of this class, without those of a subclass."""
+        return {name: getattr(self, name) for name in TableOptions.model_fields}
+
+
+class CorpusOptions(LineOptions):
+    """Corpus format, detected if omitted, and documents to leave out."""
+
+    format: DataFormat = Field(
+        "auto", description="format of files whose source does not set one; detected for each file"
+    )
+    header: bool | None = Field(
+        None, description="whether the first line of tables has column names; detected if omitted"
+    )
+    column: str | None = Field(None, description="text column, in formats that have columns")
+    skip_bad: bool = Field(False, description="skip and count unreadable input")
+    drop_duplicates: bool = Field(
+        False, description="drop and count documents whose whole text occurred before"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +140,25 @@ class Reading:
     def with_other_counts(self) -> Self:
         """Return the same options with other counts, for a look at the beginning of a file."""
         return replace(self, counts=ReadCounts())
+
+
+def text_encoding(name: str) -> str:
+    """Return Python's name of a text encoding; UTF-8 with a byte-order mark is UTF-8.
+
+    Raises:
+        DataError: there is no such encoding.
+    """
+    if not _encodes_text(name):
+        valid = filter(_encodes_text, ["utf-8", "latin-1", "utf-16", *aliases])
+        raise DataError(f"unknown text encoding {name!r}", fix=f"{did_you_mean(name, valid)}.")
+    found = codecs.lookup(name).name
+    return "utf-8" if found == "utf-8-sig" else found
+
+
+def _encodes_text(name: str) -> bool:
+    """Whether a name is that of a text encoding (the codec base64, for example, is not one)."""
+    try:
+        "".encode(name)
+    except (LookupError, UnicodeError, ValueError):
+        return False
+    return codecs.lookup(name).name not in _NOTATIONS

@@ -168,6 +168,17 @@ def text_of(row: Row, column: str, where: str | None) -> str:
     )
 
 
+def has_lone_surrogate(text: str) -> bool:
+    """Whether a text has half of a character (a lone surrogate), which UTF-8 cannot encode."""
+    if text.isascii():
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
 def parse_json_cell(
     value: Any, kind: type[list[Any]] | type[dict[Any, Any]], parts: type = str
 ) -> Any:

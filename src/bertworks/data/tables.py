@@ -25,7 +25,7 @@ from .headers import names_word_columns
 from .lines import Lines, decode_lines, read_lines
 from .nested_rows import rows_in_record
 from .parquet import open_parquet_table
-from .reading import Reading
+from .reading import Reading, TableOptions
 from .record_formats import conll_fields
 from .rows import (
     NAME,
@@ -38,7 +38,6 @@ from .rows import (
     zip_inputs_and_labels,
 )
 from .separated_tables import open_separated
-from .settings import TableOptions
 from .sources import CorpusSource, open_dataset
 
 Table: TypeAlias = str | os.PathLike[str] | Iterable[Any]
@@ -84,8 +83,7 @@ def read_rows(
     )
     if path == "-":
         return _open_stdin(columns, settings, reading)
-    source = CorpusSource(path)
-    if source.is_dataset:
+    if not Path(path).is_file() and (source := CorpusSource(path)).is_dataset:
         return rows_in_memory(open_dataset(source), path)
     return _open_file(path, columns, settings, reading)
 

@@ -12,9 +12,9 @@ from typing import Any, Unpack
 from ..errors import BertworksWarning, DataError, truncate_repr
 from ..settings.keywords import TableKeywords
 from .headers import classify_first_line
+from .reading import TableOptions
 from .rows import LocatedRow, Rows, is_missing, rows_of_dataframe, text_of
 from .schema import columns_by_name, find_text_columns, missing_column_error
-from .settings import TableOptions
 from .streams import suffix_of
 from .tables import Table, check_table_options, read_rows
 

@@ -15,8 +15,8 @@ from dataclasses import replace
 from pydantic import Field
 
 from ..errors import BertworksWarning, DataError
+from .reading import TableOptions
 from .rows import LocatedRow, Rows, is_missing
-from .settings import TableOptions
 
 DROP = "Leave such rows out with --drop-unlabelled (drop_unlabelled=true), or label them."
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checkpoints.sentence_settings import SentenceSettings
-from ..data.settings import TableOptions
+from ..data.reading import TableOptions
 from ..data.tables import Table
 from ..data.text_inputs import (
     Texts,

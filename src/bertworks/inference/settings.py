@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ..data.settings import TableOptions
+from ..data.reading import TableOptions
 from ..settings.base import Need, Settings, with_default
 from ..settings.literals import Combine, InferencePrecision
 from ..settings.pooling import PoolingName

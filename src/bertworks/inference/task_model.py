@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from ..data.reading import TableOptions
 from ..data.rows import Row
-from ..data.settings import TableOptions
 from ..data.tables import Table, check_table_options
 from ..data.text_inputs import (
     Texts,

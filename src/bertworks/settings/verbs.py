@@ -15,9 +15,9 @@ VERBS = (
 """All verbs, in the order in which `bertworks --help` lists them."""
 
 _ENGINE = "inference.settings:EngineSettings"
-_TABLE = "data.settings:TableOptions"
+_TABLE = "data.reading:TableOptions"
 _LABELLED = "data.unlabelled:LabelledTableOptions"
-_CORPUS = "data.settings:CorpusOptions"
+_CORPUS = "data.reading:CorpusOptions"
 _RANKING = "analysis.retrieval.settings:RankingSettings"
 _RETRIEVAL = "analysis.retrieval.settings:RetrievalEvaluationSettings"
 

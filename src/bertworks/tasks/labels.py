@@ -12,11 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from ..data.rows import NoLabel, Row, Rows, WholeLabel, is_missing, parse_json_cell, value_of
+from ..data.rows import (
+    NoLabel,
+    Row,
+    Rows,
+    WholeLabel,
+    has_lone_surrogate,
+    is_missing,
+    parse_json_cell,
+    value_of,
+)
 from ..data.schema import canonical
 from ..data.unlabelled import UnlabelledError
 from ..errors import BertworksWarning, DataError, shorten_list, truncate_repr
-from ..utils.formatting import has_lone_surrogate
 
 MARKS = ("-", "\u2013", "\u2014", "-1", "-100")
 """Labels that usually mean that a row has no gold label: SNLI's `-`, and numbers below all classes.

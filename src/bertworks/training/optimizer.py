@@ -18,8 +18,10 @@ from torch import Tensor, nn
 from ..checkpoints.families import family_of
 from ..nn.encoder import Encoder
 from ..nn.layers import NoNorm
-from .settings import OptimizerSettings
+from .settings import DECAY_SHARE, OptimizerSettings
 from .sharding import full_tensor, shard_like
+
+_RATIO = 32  # of the highest to the lowest rate of a slanted triangle
 
 
 def parameter_groups(
@@ -115,7 +117,7 @@ def set_step(
     Returns:
         The learning rate.
     """
-    lr = settings.rate(step, total)
+    lr = learning_rate(settings, step, total)
     for group in optimizer.param_groups:
         # A parameter's averages start with its first gradient.
         number = max(1, step + 1 - group["start"])
@@ -131,6 +133,47 @@ def set_step(
         group["weight_decay"] = group["base_weight_decay"] / lr_factor
         group["number"] = number
     return lr
+
+
+def learning_rate(settings: OptimizerSettings, step: int, total: int) -> float:
+    """Return the learning rate of update number `step`, counted from 0, of `total`."""
+    highest = settings.learning_rate
+    warmup = settings.warmup if settings.warmup >= 1 else settings.warmup * total
+    if (start := decay_start(settings, total)) is not None:
+        rise = step / warmup if step < warmup else 1.0
+        return highest * min(rise, max(0.0, (total - step) / (total - start)))
+    if settings.schedule == "slanted-triangular":
+        return highest * _slanted_triangle(step, math.floor(warmup), total)
+    if step < warmup:
+        return highest * step / warmup
+    if settings.schedule == "constant":
+        return highest
+    if settings.schedule == "linear":
+        return highest * max(0.0, 1 - step / total)
+    return highest * max(0.0, (total - step) / max(1.0, total - warmup))
+
+
+def decay_start(settings: OptimizerSettings, total: int) -> int | None:
+    """Return the number of steps before the decay of `warmup-stable-decay`, of `total`; None for
+    other schedules.
+
+    The next update after these steps is the last one at the full rate.
+    """
+    if settings.schedule != "warmup-stable-decay":
+        return None
+    return total - max(1, round((settings.decay_share or DECAY_SHARE) * total))
+
+
+def _slanted_triangle(step: int, peak_step: int, total: int) -> float:
+    """The rate as a share of the highest one: it rises for `cut` steps, then falls to 1/32.
+
+    Howard and Ruder (2018), equation 3. Its `cut · (1/cut_frac - 1)` is `total - cut`, apart from
+    rounding.
+    """
+    height = (
+        step / peak_step if step < peak_step else 1 - (step - peak_step) / max(1, total - peak_step)
+    )
+    return (1 + height * (_RATIO - 1)) / _RATIO
 
 
 class Lamb(torch.optim.Optimizer):

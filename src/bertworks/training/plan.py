@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import SettingsError
 from ..tasks.task import Source
+from .optimizer import decay_start, learning_rate
 from .settings import FitSettings, OptimizerSettings
 from .stream import BatchSize
 
@@ -69,8 +70,8 @@ class Plan:
 
     @property
     def decay_start(self) -> int | None:
-        """See `OptimizerSettings.decay_start`."""
-        return self.optimizer.decay_start(self.total)
+        """See `optimizer.decay_start`."""
+        return decay_start(self.optimizer, self.total)
 
     def difference(self, state: Mapping[str, Any]) -> str | None:
         """Return why a checkpoint cannot be resumed with this plan; None if it can.
@@ -90,7 +91,9 @@ class Plan:
             if min(end_before, num_done) != min(end, num_done):
                 return f"that puts step {min(end_before, end) + 1} into another phase"
         for step in range(num_done):
-            was, now = (self.optimizer.rate(step, plan.total) for plan in (previous_plan, self))
+            was, now = (
+                learning_rate(self.optimizer, step, plan.total) for plan in (previous_plan, self)
+            )
             if was != now:
                 return (
                     f"that changes the learning rate from step {step + 1} on "

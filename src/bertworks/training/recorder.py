@@ -13,8 +13,7 @@ import torch
 from ..errors import OutputError
 from ..runs.run_directory import RunDirectory
 from ..tasks.network import Network
-from ..utils.progress import Progress, say
-from ..utils.time_left import TimeLeft
+from ..utils.progress import Progress, TimeLeft, say
 from . import operations
 from .settings import TrackerKind
 from .stream import GlobalBatch
@@ -94,8 +93,8 @@ class Recorder:
             parts = batch.micro_batches
             flops = sum(operations.flops_of_batch(self._network, part) for part in parts)
         self._meter.add(tokens, flops, seconds)
-        self._left.update(step, self._total, seconds)
         if self.progress is not None:
+            self._left.update(step, self._total, seconds)
             self.progress.train(
                 step,
                 self._total,

@@ -6,7 +6,6 @@ on settings is fast.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, create_model, model_validator
@@ -34,8 +33,8 @@ SMALL = 256
 
 _RATE_OF_SMALL = 3e-4
 
-_DECAY_SHARE = 0.2  # of warmup-stable-decay
-_RATIO = 32  # of the highest to the lowest rate of a slanted triangle
+DECAY_SHARE = 0.2
+"""The default of `decay_share`."""
 
 
 def suitable_rate(hidden_size: int) -> float | None:
@@ -80,7 +79,7 @@ class OptimizerSettings(Settings):
         gt=0,
         le=1,
         description="share of all steps in which warmup-stable-decay lowers the rate; "
-        f"{_DECAY_SHARE} if omitted",
+        f"{DECAY_SHARE} if omitted",
     )
     weight_decay: float = Field(
         0.01, ge=0, le=100, description="weight decay of all weights except biases and norms"
@@ -109,23 +108,6 @@ class OptimizerSettings(Settings):
             raise ValueError(f"betas={self.betas}: both must lie in [0, 1)")
         return self
 
-    def rate(self, step: int, total: int) -> float:
-        """The learning rate of update number `step`, counted from 0, of `total`."""
-        highest = self.learning_rate
-        warmup = self.warmup if self.warmup >= 1 else self.warmup * total
-        if (decay_start := self.decay_start(total)) is not None:
-            rise = step / warmup if step < warmup else 1.0
-            return highest * min(rise, max(0.0, (total - step) / (total - decay_start)))
-        if self.schedule == "slanted-triangular":
-            return highest * _slanted_triangle(step, math.floor(warmup), total)
-        if step < warmup:
-            return highest * step / warmup
-        if self.schedule == "constant":
-            return highest
-        if self.schedule == "linear":
-            return highest * max(0.0, 1 - step / total)
-        return highest * max(0.0, (total - step) / max(1.0, total - warmup))
-
     def check_warmup(self, total: int) -> None:
         """Check that the warm-up ends within a run of `total` steps.
 
@@ -138,30 +120,6 @@ class OptimizerSettings(Settings):
                 f"learning_rate={self.learning_rate:g} would never be reached",
                 fix="Give fewer steps, or their share, such as warmup=0.1.",
             )
-
-    def decay_start(self, total: int) -> int | None:
-        """The number of steps before the decay of `warmup-stable-decay`; None for other schedules.
-
-        The next update after these steps is the last one at the full rate.
-
-        Args:
-            total: the number of all steps.
-        """
-        if self.schedule != "warmup-stable-decay":
-            return None
-        return total - max(1, round((self.decay_share or _DECAY_SHARE) * total))
-
-
-def _slanted_triangle(step: int, peak_step: int, total: int) -> float:
-    """The rate as a share of the highest one: it rises for `cut` steps, then falls to 1/32.
-
-    Howard and Ruder (2018), equation 3. Its `cut · (1/cut_frac - 1)` is `total - cut`, apart from
-    rounding.
-    """
-    height = (
-        step / peak_step if step < peak_step else 1 - (step - peak_step) / max(1, total - peak_step)
-    )
-    return (1 + height * (_RATIO - 1)) / _RATIO
 
 
 class FreezingSettings(Settings):

@@ -69,17 +69,6 @@ def format_clock(seconds: float | None) -> str:
     return f"{minutes}:{whole % 60:02d}"
 
 
-def has_lone_surrogate(text: str) -> bool:
-    """Whether a text has half of a character (a lone surrogate), which UTF-8 cannot encode."""
-    if text.isascii():
-        return False
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
-
-
 def escape_surrogates(name: str) -> str:
     """Return a text that can be encoded as UTF-8.
 

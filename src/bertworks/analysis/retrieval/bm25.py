@@ -20,7 +20,7 @@ from typing import Any, Self, Unpack
 import numpy as np
 from tokenizers.normalizers import BertNormalizer
 
-from ...data.settings import TableOptions
+from ...data.reading import TableOptions
 from ...data.tables import Table
 from ...data.text_inputs import Texts
 from ...errors import BertworksError, import_optional

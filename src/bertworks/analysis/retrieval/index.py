@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...checkpoints.sentence_settings import PromptRole
-from ...data.settings import TableOptions
+from ...data.reading import TableOptions
 from ...data.tables import Table
 from ...data.text_inputs import Texts, read_texts
 from ...errors import BertworksError, import_optional

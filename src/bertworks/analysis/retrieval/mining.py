@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from ...data.reading import TableOptions
 from ...data.rows import Rows, chunks, text_of
 from ...data.schema import RoleColumns
-from ...data.settings import TableOptions
 from ...data.tables import Table, read_rows
 from ...data.text_inputs import read_texts
 from ...errors import DataError

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
-from ...data.settings import TableOptions
+from ...data.reading import TableOptions
 from ...data.tables import Table
 from ...data.text_inputs import Texts
 from ...errors import SettingsError, closest_name, truncate_repr

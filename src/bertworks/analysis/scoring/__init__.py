@@ -17,8 +17,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack, get_args
 
+from ...data.reading import TableOptions
 from ...data.schema import LABEL_NAMES, VALUE_NAMES
-from ...data.settings import TableOptions
 from ...data.tables import Table, read_rows
 from ...data.unlabelled import LabelledTableOptions, counted_unlabelled, without_unlabelled
 from ...errors import SettingsError, did_you_mean
