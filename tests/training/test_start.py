@@ -10,8 +10,8 @@ import torch
 from bertworks.errors import SettingsError
 from bertworks.model import Model
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.training.finetune import Start
 from bertworks.training.settings import FinetuneSettings, settings_of
+from bertworks.training.start import Start
 
 from .letters import CONFIG, PIECES, ROWS, TASK
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .family import NO_DECODER, Family, embedding_keys, key_map, same_names, unused_constants
+from .family import NO_DECODER, Family, embedding_keys, key_map, same_names, unused_tensors
 from .heads import task_classes, task_tensors
 
 _LAYER = "albert.encoder.albert_layer_groups.{}.albert_layers.0"
@@ -71,10 +71,5 @@ ALBERT = Family(
     convert_config=_convert_config,
     token_ids={"bos_token_id": "cls", "eos_token_id": "sep"},
     required_values={"inner_group_num": 1, "position_embedding_type": "absolute", **NO_DECODER},
-    unused_tensors=(
-        *unused_constants("albert."),
-        (r"(predictions|sop_classifier)\..*", "a pre-training head, which this task does not have"),
-        (r"albert\.pooler\..*", "the pooler, which this task does not have"),
-        (r"(classifier|qa_outputs)\..*", "the head of another task"),
-    ),
+    unused_tensors=unused_tensors("albert.", "predictions|sop_classifier"),
 )

@@ -11,7 +11,7 @@ from .family import (
     key_map,
     layer_keys,
     same_names,
-    unused_constants,
+    unused_tensors,
 )
 from .heads import task_classes, task_tensors
 
@@ -45,16 +45,6 @@ def bert_classes(name: str) -> dict[str, str]:
     }
 
 
-def bert_unused_tensors(name: str) -> tuple[tuple[str, str], ...]:
-    """Patterns of tensors that may stay unused, each with the reason."""
-    return (
-        *unused_constants(f"{name}."),
-        (r"cls\..*", "a head of pre-training, which this task does not have"),
-        (rf"{name}\.pooler\..*", "the pooler, which this task does not have"),
-        (r"(classifier|qa_outputs)\..*", "the head of another task"),
-    )
-
-
 def _convert_bert_config(raw: dict[str, Any]) -> dict[str, Any]:
     """A decoder without cross-attention is an encoder whose tokens only see earlier tokens."""
     return {**raw, "is_decoder": "causal" if raw.get("is_decoder") else "bidirectional"}
@@ -75,7 +65,7 @@ BERT = Family(
     },
     convert_config=_convert_bert_config,
     extra=lambda config: {"is_decoder": config.attention == "causal"},
-    unused_tensors=bert_unused_tensors("bert"),
+    unused_tensors=unused_tensors("bert.", "cls"),
 )
 
 
@@ -100,7 +90,7 @@ ERNIE = Family(
     required_values=_REQUIRED_VALUES,
     convert_config=_convert_ernie_config,
     extra=lambda config: {"use_task_id": config.task_type_vocab_size > 0},
-    unused_tensors=bert_unused_tensors("ernie"),
+    unused_tensors=unused_tensors("ernie.", "cls"),
 )
 
 _MEGATRON_LAYER = "bert.encoder.layer.{}"
@@ -126,7 +116,7 @@ MEGATRON_BERT = Family(
         **{"num_attention_heads": 16, "intermediate_size": 4096},
     },
     required_values=_REQUIRED_VALUES,
-    unused_tensors=bert_unused_tensors("bert"),
+    unused_tensors=unused_tensors("bert.", "cls"),
 )
 """BERT's layers with the norms before attention and feed-forward (Shoeybi et al. 2019, §3 and
 figure 7)."""

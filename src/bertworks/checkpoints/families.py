@@ -5,14 +5,14 @@ from __future__ import annotations
 from ..errors import CheckpointError, truncate_repr
 from ..nn.config import EncoderConfig
 from .albert import ALBERT
-from .bert import BERT, ERNIE, MEGATRON_BERT, bert_classes, bert_keys, bert_unused_tensors
+from .bert import BERT, ERNIE, MEGATRON_BERT, bert_classes, bert_keys
 from .bigbird import BIG_BIRD
 from .deberta import DEBERTA, DEBERTA_V2
 from .distilbert import DISTILBERT
 from .electra import ELECTRA
 from .esm import ESM
 from .eurobert import EUROBERT
-from .family import Family, RawConfig, key_map, layer_keys
+from .family import Family, RawConfig, key_map, layer_keys, unused_tensors
 from .gpt import GPT
 from .gte import GTE, NEW
 from .jina import JINA_V3, XLM_ROBERTA_FLASH, is_of_flash_code
@@ -144,7 +144,7 @@ _BERTWORKS = Family(
         *("contact_head.", "convolution.", "mask_vector"),
     ),
     classes=bert_classes("Bertworks"),
-    unused_tensors=bert_unused_tensors("bert"),
+    unused_tensors=unused_tensors("bert.", "cls"),
 )
 """A family for this package alone, with every setting that an encoder can have, also those that no
 published family has, such as sinusoidal positions or LSTMs. Settings have our names, tensors have

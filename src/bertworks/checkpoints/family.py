@@ -326,3 +326,18 @@ def unused_constants(prefix: str) -> tuple[tuple[str, str], ...]:
     """Patterns of the buffers that old `transformers` saved, each with the reason to drop it."""
     names = r"embeddings\.(position_ids|token_type_ids)"
     return ((re.escape(prefix) + names, "a constant that old transformers saved"),)
+
+
+def unused_tensors(prefix: str, pretraining: str) -> tuple[tuple[str, str], ...]:
+    """Patterns of tensors that may stay unused, each with the reason, as most families have them.
+
+    Args:
+        prefix: of the encoder's tensors.
+        pretraining: pattern of the names of pre-training heads.
+    """
+    return (
+        *unused_constants(prefix),
+        (rf"({pretraining})\..*", "a head of pre-training, which this task does not have"),
+        (rf"{re.escape(prefix)}pooler\..*", "the pooler, which this task does not have"),
+        (r"(classifier|qa_outputs)\..*", "the head of another task"),
+    )

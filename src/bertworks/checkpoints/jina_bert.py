@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..nn.config import EncoderConfig
-from .bert import bert_classes, bert_keys, bert_unused_tensors
-from .family import NO_DECODER, Family, key_map, same_names
+from .bert import bert_classes, bert_keys
+from .family import NO_DECODER, Family, key_map, same_names, unused_tensors
 
 _LAYER = "bert.encoder.layer.{}"
 _GATES = {"geglu": "gelu", "reglu": "relu"}
@@ -65,5 +65,5 @@ JINA_BERT_V2 = Family(
     required_values={"position_embedding_type": "alibi", **NO_DECODER},
     convert_config=_convert_config,
     extra=_extra,
-    unused_tensors=bert_unused_tensors("bert"),
+    unused_tensors=unused_tensors("bert.", "cls"),
 )

@@ -13,7 +13,7 @@ from .family import (
     layer_keys,
     lm_head_keys,
     same_names,
-    unused_constants,
+    unused_tensors,
 )
 from .heads import CHOICES, CLASSIFIER, SPANS, task_classes, task_tensors
 
@@ -78,10 +78,5 @@ LONGFORMER = Family(
     required_values={"position_embedding_type": "absolute", "pad_token_id": 1, **NO_DECODER},
     convert_config=_convert_config,
     decided_by_class="which tokens are global",
-    unused_tensors=(
-        *unused_constants("longformer."),
-        (r"lm_head\..*", "the head of pre-training, which this task does not have"),
-        (r"longformer\.pooler\..*", "the pooler, which this task does not have"),
-        (r"(classifier|qa_outputs)\..*", "the head of another task"),
-    ),
+    unused_tensors=unused_tensors("longformer.", "lm_head"),
 )

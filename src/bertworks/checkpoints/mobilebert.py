@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..nn.config import EncoderConfig
-from .bert import bert_classes, bert_keys, bert_unused_tensors
-from .family import NO_DECODER, Family, key_map, same_names
+from .bert import bert_classes, bert_keys
+from .family import NO_DECODER, Family, key_map, same_names, unused_tensors
 
 _LAYER = "encoder.layers.{}"
 _THEIR_LAYER = "mobilebert.encoder.layer.{}"
@@ -93,5 +93,5 @@ MOBILEBERT = Family(
     },
     convert_config=_convert_config,
     extra=_extra,
-    unused_tensors=bert_unused_tensors("mobilebert"),
+    unused_tensors=unused_tensors("mobilebert.", "cls"),
 )

@@ -9,7 +9,7 @@ from .family import (
     key_map,
     lm_head_keys,
     same_names,
-    unused_constants,
+    unused_tensors,
 )
 from .heads import task_classes, task_tensors
 
@@ -65,10 +65,5 @@ MPNET = Family(
     token_ids={"bos_token_id": "cls", "eos_token_id": "sep"},
     # The published code has 32 buckets, whatever the size of the table.
     required_values={"pad_token_id": 1, "relative_attention_num_buckets": 32, **NO_DECODER},
-    unused_tensors=(
-        *unused_constants("mpnet."),
-        (r"lm_head\..*", "the head of pre-training, which this task does not have"),
-        (r"mpnet\.pooler\..*", "the pooler, which this task does not have"),
-        (r"(classifier|qa_outputs)\..*", "the head of another task"),
-    ),
+    unused_tensors=unused_tensors("mpnet.", "lm_head"),
 )

@@ -11,7 +11,7 @@ from .family import (
     key_map,
     layer_keys,
     same_names,
-    unused_constants,
+    unused_tensors,
 )
 from .heads import task_classes, task_tensors
 
@@ -74,10 +74,5 @@ REMBERT = Family(
         "tie_word_embeddings": False,
         **NO_DECODER,
     },
-    unused_tensors=(
-        *unused_constants("rembert."),
-        (r"cls\..*", "the head of pre-training, which this task does not have"),
-        (r"rembert\.pooler\..*", "the pooler, which this task does not have"),
-        (r"(classifier|qa_outputs)\..*", "the head of another task"),
-    ),
+    unused_tensors=unused_tensors("rembert.", "cls"),
 )

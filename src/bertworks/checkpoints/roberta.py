@@ -7,7 +7,6 @@ XLM-RoBERTa and CamemBERT differ from it in their vocabularies, data2vec in what
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +18,7 @@ from .family import (
     layer_keys,
     lm_head_keys,
     same_names,
-    unused_constants,
+    unused_tensors,
 )
 from .heads import task_classes, task_tensors
 
@@ -81,12 +80,7 @@ def _family(
         extra=lambda config: {"pad_token_id": config.position_offset - 1},
         token_ids={"bos_token_id": "cls", "eos_token_id": "sep"},
         required_values={"position_embedding_type": "absolute", "pad_token_id": 1, **NO_DECODER},
-        unused_tensors=(
-            *unused_constants(prefix),
-            (r"lm_head\..*", "the head of pre-training, which this task does not have"),
-            (rf"{re.escape(prefix)}pooler\..*", "the pooler, which this task does not have"),
-            (r"(classifier|qa_outputs)\..*", "the head of another task"),
-        ),
+        unused_tensors=unused_tensors(prefix, "lm_head"),
     )
 
 

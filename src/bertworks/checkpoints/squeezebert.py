@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..nn.config import EncoderConfig
-from .bert import bert_keys, bert_unused_tensors
-from .family import NO_DECODER, Family, embedding_keys, key_map, same_names
+from .bert import bert_keys
+from .family import NO_DECODER, Family, embedding_keys, key_map, same_names, unused_tensors
 from .heads import task_classes
 
 _LAYER = "encoder.layers.{}"
@@ -77,5 +77,5 @@ SQUEEZEBERT = Family(
     },
     convert_config=_convert_config,
     extra=_extra,
-    unused_tensors=bert_unused_tensors("transformer"),
+    unused_tensors=unused_tensors("transformer.", "cls"),
 )

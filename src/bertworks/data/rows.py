@@ -168,6 +168,15 @@ def text_of(row: Row, column: str, where: str | None) -> str:
     )
 
 
+def texts_of(rows: Sequence[Row], column: str, where: Sequence[str]) -> list[str]:
+    """Return the texts of a column.
+
+    Raises:
+        DataError: a row does not have the column, or has no text in it.
+    """
+    return [text_of(row, column, location) for row, location in zip(rows, where, strict=True)]
+
+
 def has_lone_surrogate(text: str) -> bool:
     """Whether a text has half of a character (a lone surrogate), which UTF-8 cannot encode."""
     if text.isascii():

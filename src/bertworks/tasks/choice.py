@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ..checkpoints.heads import CHOICES, POOLER, PublishedCheckpoint
-from ..data.rows import Row, Rows, listing, parse_json_cell, text_of
+from ..data.rows import Row, Rows, listing, parse_json_cell, text_of, texts_of
 from ..data.schema import Column, Role, RoleColumns, Schema
 from ..errors import DataError
 from ..nn.config import EncoderConfig
@@ -37,7 +37,7 @@ from ..text.encoding import Truncation
 from .array_network import ArrayNetwork, sequence_outputs
 from .evaluators import SingleLabelEvaluator
 from .example import LabelledExample, Tokens, pack, sort_sequences
-from .labelled import LabelledTask, TaskSettings, check_length, detected_setting, read_texts
+from .labelled import LabelledTask, TaskSettings, check_length, detected_setting
 from .labels import MARKS, find_mark, read_label_name
 from .probabilities import softmax
 from .scores import SingleLabelScores
@@ -84,6 +84,7 @@ SCHEMA = Schema(
     Role("question", optional=True),
     Role("label", ("label", "answer", "gold", "correct", "answer_key"), of_label=True),
 )
+_SCHEMA_WITHOUT_QUESTIONS = Schema(*(role for role in SCHEMA.roles if role.name != "question"))
 
 
 def read_choices(row: Row, columns: Sequence[str], where: str) -> list[str]:
@@ -264,13 +265,16 @@ class ChoiceTask(LabelledTask[LabelledExample]):
     def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:  # noqa: ARG002
         return [(self.column("prompt"),)]
 
+    @property
+    def table_schema(self) -> Schema:
+        """Without questions, if the model learned without them."""
+        settings = self.settings
+        reads_questions = settings.question_column is not None or settings.is_question_optional
+        return SCHEMA if reads_questions else _SCHEMA_WITHOUT_QUESTIONS
+
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
         task = super().for_table(rows, labelled=labelled)
-        question = self.settings.question_column
-        if question is None and not self.settings.is_question_optional:
-            values = task.settings.with_values(question_column=None)
-            task = self if values == self.settings else type(self)(self.tokenizer, values)
-        settings = task.settings
+        question, settings = self.settings.question_column, task.settings
         if question is not None and settings.question_column is None:
             what = f"there is no column of questions, such as {question!r}"
             fix = "The model learned from a table that has one: name it as there."
@@ -314,10 +318,10 @@ class ChoiceTask(LabelledTask[LabelledExample]):
             for row, index in zip(rows, where, strict=True)
         ]
         owner = [index for index, texts in enumerate(choices) for _ in texts]
-        prompts = read_texts(rows, self.column("prompt"), where)
+        prompts = texts_of(rows, self.column("prompt"), where)
         questions: Sequence[str | None] = [None] * len(rows)
         if settings.question_column is not None:
-            questions = read_texts(rows, settings.question_column, where)
+            questions = texts_of(rows, settings.question_column, where)
         encodings = self.tokenizer.encode_batch(
             [prompts[index] for index in owner],
             [

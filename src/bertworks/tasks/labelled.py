@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, Self, cast
 from pydantic import Field, ValidationInfo, field_validator
 
 from ..checkpoints.sentence_settings import SentenceSettings
-from ..data.rows import NoLabel, Row, Rows, text_of
+from ..data.rows import NoLabel, Row, Rows
 from ..data.schema import RoleColumns, Schema, names_of
 from ..data.unlabelled import LabelledTableOptions
 from ..errors import DataError, SettingsError
@@ -367,30 +367,23 @@ class LabelledTask(Task[ExampleT]):
         return [name for role in roles for name in names_of(self.columns[role.name])]
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
-        columns = self.columns
-        if self.schema.has_required_columns(
-            rows, columns, labelled=labelled
-        ) and not self._has_more(rows):
-            return self
+        schema = self.table_schema
         present = {
             role: column
-            for role, column in columns.items()
+            for role, column in self.columns.items()
             if column and set(names_of(column)) <= set(rows.columns)
         }
-        columns = self.schema.find(rows, present, labelled=labelled)
+        searched = (r for r in schema.roles if r.optional or labelled or not r.of_label)
+        if all(role.name in present for role in searched):
+            return self
+        columns = schema.find(rows, present, labelled=labelled)
         settings = self.settings.with_values(**self._settings_of_columns(columns))
         return self if settings == self.settings else type(self)(self.tokenizer, settings)
 
-    def _has_more(self, rows: Rows) -> bool:
-        """Whether a table may have columns of optional roles that the settings do not name."""
-        columns = self.columns
-        return any(
-            role.optional
-            and (
-                columns[role.name] is None or not {*names_of(columns[role.name])} <= {*rows.columns}
-            )
-            for role in self.schema.roles
-        )
+    @property
+    def table_schema(self) -> Schema:
+        """The roles of the columns that are read in tables other than that of training."""
+        return self.schema
 
     @property
     @abstractmethod
@@ -447,12 +440,3 @@ class LabelledTask(Task[ExampleT]):
     def with_settings(self, values: Mapping[str, Any]) -> Self:
         """Return the task with other settings, such as those of `Evaluator.tuned_settings`."""
         return type(self)(self.tokenizer, self.settings.with_values(**values))
-
-
-def read_texts(rows: Sequence[Row], column: str, where: Sequence[str]) -> list[str]:
-    """Return the texts of a column.
-
-    Raises:
-        DataError: a row does not have the column, or has no text in it.
-    """
-    return [text_of(row, column, location) for row, location in zip(rows, where, strict=True)]

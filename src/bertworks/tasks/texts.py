@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Field
 
 from ..checkpoints.heads import CLASSIFIER, POOLER, PublishedCheckpoint
-from ..data.rows import Row, Rows
+from ..data.rows import Row, Rows, texts_of
 from ..data.schema import TEXT_NAMES, Role, RoleColumns, Schema, find_text_columns
 from ..errors import CheckpointError, DataError, SettingsError
 from ..nn.config import EncoderConfig
@@ -37,7 +37,6 @@ from .labelled import (
     check_length,
     check_stride,
     detected_setting,
-    read_texts,
 )
 
 if TYPE_CHECKING:
@@ -179,8 +178,8 @@ class TextTask(LabelledTask[LabelledExample]):
         pair_column = self.settings.pair_column
         if self.settings.is_pair_optional and pair_column is None:
             _check_no_pairs(rows, where)
-        pairs = None if pair_column is None else read_texts(rows, pair_column, where)
-        texts = read_texts(rows, self.column("text"), where)
+        pairs = None if pair_column is None else texts_of(rows, pair_column, where)
+        texts = texts_of(rows, self.column("text"), where)
         truncation = self.settings.truncation
         encodings = self._encode(texts, pairs, truncation, where)
         if self.settings.both_orders and pairs is not None:

@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..checkpoints.heads import Head
-from ..data.rows import Row
+from ..data.rows import Row, texts_of
 from ..data.schema import Role, Schema
 from ..data.unlabelled import UnlabelledError
 from ..errors import SettingsError, import_optional
@@ -36,7 +36,7 @@ from ..nn.layers import Dropout, promote_to_float32
 from ..nn.losses import linear_cross_entropy
 from ..packed import Batch, Packed
 from .example import LabelledExample, Tokens, pack, sort_sequences
-from .labelled import LabelledTask, check_length, read_texts
+from .labelled import LabelledTask, check_length
 from .network import Network
 from .task import DisplayValue, Evaluator, Outputs, Prediction
 
@@ -166,7 +166,7 @@ class TranslationTask(LabelledTask[LabelledExample]):
         sides_of_rows = []
         for role in ("source", "target")[: 1 + labelled]:
             column = self.column(role)
-            texts = read_texts(rows, column, where)
+            texts = texts_of(rows, column, where)
             if role == "target" and not all(map(str.strip, texts)):
                 location = next(w for w, text in zip(where, texts, strict=True) if not text.strip())
                 what = f"the target (column {column!r}) is empty"

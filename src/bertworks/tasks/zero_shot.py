@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..data.rows import Row
+from ..data.rows import Row, texts_of
 from ..packed import Batch, to_array
 from .classification import ClassificationSettings, ClassificationTask
 from .example import LabelledExample, Tokens, collate_labelled
-from .labelled import TaskSettings, detected_setting, read_texts
+from .labelled import TaskSettings, detected_setting
 from .probabilities import softmax
 from .task import Outputs, Prediction, Task
 
@@ -46,7 +46,7 @@ class ZeroShotTask(ClassificationTask):
     ) -> list[LabelledExample]:
         """Return examples with a sequence for each label."""
         assert not labelled, "it is not trained"
-        texts = read_texts(rows, self.column("text"), where)
+        texts = texts_of(rows, self.column("text"), where)
         hypotheses = [self.settings.hypothesis_template.format(name) for name in self.labels]
         count = len(hypotheses)
         encodings = self.tokenizer.encode_batch(

@@ -177,11 +177,12 @@ class _Loop:
         self.average = Average(self.optimizer, self.settings.ema)
         self.model = self.group.wrap(self.network)
         self.is_sharded = is_sharded(self.network)
+        rounding = ", TF32 products" if self.settings.precision == "tf32" else ""
         self.facts = {
             **machine.describe(device),
             "processes": self.group.world,
             "sharding": "full" if self.is_sharded else "none",
-            "computes in": self.computes_in(),
+            "computes in": str(self.dtype).removeprefix("torch.") + rounding,
         }
         self.checkpointer = Checkpointer(
             self.run,
@@ -192,11 +193,6 @@ class _Loop:
             self.plan,
             self.settings.keep_checkpoints,
         )
-
-    def computes_in(self) -> str:
-        """Return the dtype of the hidden states, and how their products are rounded."""
-        is_rounded = self.settings.precision == "tf32"
-        return str(self.dtype).removeprefix("torch.") + (", TF32 products" if is_rounded else "")
 
     def start_or_resume(self) -> int | None:
         """Start the run, or resume it from the newest checkpoint; return that checkpoint's step."""
@@ -213,9 +209,9 @@ class _Loop:
             tracking=self.settings.tracking if self.group.is_main else None,
             peak=(self.dtype, self.group.device),
         )
-        self.is_over = self.is_patience_exceeded()
-        if self.is_over:
-            self.recorder.note(self.early_stop_message())
+        if (why := self.early_stop()) is not None:
+            self.is_over = True
+            self.recorder.note(why)
         return None if state is None else state.step
 
     def train(self, request: StopRequest) -> None:
@@ -299,11 +295,11 @@ class _Loop:
             self.check_weights()
         if is_evaluated:
             self.run_evaluation()
-            self.is_over = self.is_patience_exceeded()
-        if self.is_over:
-            if state.recent:
-                self.log(lr)
-            self.recorder.write_stop(state.step, self.early_stop_message())
+            if (why := self.early_stop()) is not None:
+                self.is_over = True
+                if state.recent:
+                    self.log(lr)
+                self.recorder.write_stop(state.step, why)
         if is_saved or self.is_over:
             self.save()
 
@@ -359,9 +355,7 @@ class _Loop:
         means = {name: value / steps for name, value in self.state.recent.items()}
         self.state.recent = {}
         scale = self.state.loss_scale
-        scaling: dict[str, float] = {}
-        if scale is not None:
-            scaling = {"loss_scale": scale.value, "overflows": scale.num_overflows}
+        scaling = scale and {"loss_scale": scale.value, "overflows": scale.num_overflows}
         self.recorder.write_train(
             {
                 "step": self.state.step,
@@ -373,7 +367,7 @@ class _Loop:
                 "lr": lr,
                 "tokens": self.state.tokens,
                 "examples": self.state.examples,
-                **scaling,
+                **(scaling or {}),
             }
         )
 
@@ -406,26 +400,22 @@ class _Loop:
         if self.whole is not self.network:
             gather_full_weights(self.network, self.whole.to("cpu"))
 
-    def is_patience_exceeded(self) -> bool:
-        """Return whether to stop early because the metric has stopped improving.
+    def early_stop(self) -> str | None:
+        """Return why the run stops early: its metric has not improved for too long; None if not.
 
         Every rank has the same metrics, so all ranks decide alike.
         """
         state, best, every = self.state, self.best, self.settings.eval_every
         if best is None or best.patience is None or state.best_step is None:
-            return False
+            return None
+        num_evaluations = state.step // every
         reference_step = max(state.best_step, self.last_unfreeze_step)
-        is_exceeded = state.step // every - reference_step // every >= best.patience
-        return is_exceeded and state.step < self.total
-
-    def early_stop_message(self) -> str:
-        """Return the message that the run has stopped early, and why."""
-        best_step, every = self.state.best_step, self.settings.eval_every
-        assert self.best is not None and best_step is not None
+        if num_evaluations - reference_step // every < best.patience or state.step >= self.total:
+            return None
         return (
-            f"stopped early after step {self.state.step} of {self.total}: "
-            f"{self.best.metric} was best at step {best_step}, and no better in "
-            f"{self.state.step // every - best_step // every} evaluations since"
+            f"stopped early after step {state.step} of {self.total}: {best.metric} was best at "
+            f"step {state.best_step}, and no better in "
+            f"{num_evaluations - state.best_step // every} evaluations since"
         )
 
     def save(self) -> None:

@@ -134,30 +134,18 @@ def mine(
         check_has_manifest(path)
     index: TextIndex | None = None
     if not path.exists():
-        index = open_index(
-            retriever,
-            passages,
-            None if retriever == "bm25" else index_folder,
-            progress=None if progress is None else progress("embedding passages"),
-            **engine,
-        )
+        folder = None if retriever == "bm25" else index_folder
+        update = None if progress is None else progress("embedding passages")
+        index = open_index(retriever, passages, folder, progress=update, **engine)
     threads = threads_of_worker(workers.count, workers.cluster)
     miner = _Miner(index, passages, positives, options, rerank, engine, threads)
-    report = None if progress is None else progress("mining")
-    num_done = 0
-
-    def report_window(record: RowsRecord, is_new: bool) -> None:
-        nonlocal num_done
-        del is_new
-        num_done += record.rows
-        if report is not None:
-            report(num_done, len(rows))
+    report = _report_rows(None if progress is None else progress("mining"), len(rows))
 
     def windows() -> Iterator[RowWindow[Pair]]:
         return row_windows(chunks(rows, engine_settings.window_rows), "\n".join)
 
     job = FileJob(path, windows, miner, Lines(""), provenance, workers, inputs=inputs)
-    manifest = job.run(report_window)
+    manifest = job.run(report)
     if index_folder.exists():
         with writing(index_folder):
             remove_directory(index_folder)
@@ -165,6 +153,22 @@ def mine(
         counts = _count_negatives(map(json.loads, file), options.layout)
     num_short = sum(count < options.num_negatives for count in counts)
     return MinedNegatives(manifest.rows, sum(counts), num_short)
+
+
+def _report_rows(
+    update: Callable[[int, int], None] | None, total: int
+) -> Callable[[RowsRecord, bool], None]:
+    """Return what is called with the record of each window, and reports the rows so far."""
+    num_done = 0
+
+    def report(record: RowsRecord, is_new: bool) -> None:
+        nonlocal num_done
+        del is_new
+        num_done += record.rows
+        if update is not None:
+            update(num_done, total)
+
+    return report
 
 
 def _fingerprint_of(retriever: Retriever) -> str:

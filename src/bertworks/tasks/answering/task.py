@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ...checkpoints.heads import SPANS, PublishedCheckpoint
 from ...data.questions import TITLE
-from ...data.rows import Row, Rows
+from ...data.rows import Row, Rows, texts_of
 from ...data.schema import RoleColumns
 from ...errors import DataError
 from ...nn.config import EncoderConfig
@@ -32,7 +32,7 @@ from ...text.windows import segment_windows
 from ..array_network import ArrayNetwork, compute_in_chunks
 from ..evaluators import ScoredEvaluator
 from ..example import pack, sort_sequences
-from ..labelled import LabelledTask, TaskSettings, check_length, read_texts
+from ..labelled import LabelledTask, TaskSettings, check_length
 from ..probabilities import log_softmax
 from ..task import DisplayValue, Evaluator, Outputs, Prediction
 from .answers import SCHEMA, USUAL_COLUMNS, read_answers
@@ -193,8 +193,8 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
     ) -> list[AnsweringExample]:
         """Tokenise many rows at once; a passage shared by several rows is tokenised once."""
         context_column = self.column("context")
-        questions = read_texts(rows, self.column("question"), where)
-        contexts = dict(zip(read_texts(rows, context_column, where), where, strict=True))
+        questions = texts_of(rows, self.column("question"), where)
+        contexts = dict(zip(texts_of(rows, context_column, where), where, strict=True))
         parts = self.tokenizer.segments(list(contexts), where=list(contexts.values()))
         passages = {
             text: replace(part, offsets=with_marks(part.offsets, text))

@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
+from ...errors import SettingsError
 from ...settings.base import Settings
 
 Format = Literal[
@@ -75,6 +76,22 @@ class InstanceSettings(Settings):
         """Whether a document with a single sentence always gets a random second segment."""
         pairs = self.format in ("segment-pair", "sentence-pair")
         return pairs and self.next_sentence_balance == "original"
+
+
+def instances_without_pairs(settings: InstanceSettings | None, objective: str) -> InstanceSettings:
+    """Return the settings of an objective without pairs; full sentences if None.
+
+    Raises:
+        SettingsError: the format has pairs.
+    """
+    settings = settings or InstanceSettings(format="full-sentences")
+    if settings.next_sentence:
+        raise SettingsError(
+            f"instances.format={settings.format!r} predicts next sentences, which "
+            f"{objective} does not",
+            fix="Set instances.format=full-sentences or doc-sentences.",
+        )
+    return settings
 
 
 class Piece(NamedTuple):

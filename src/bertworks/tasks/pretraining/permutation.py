@@ -24,7 +24,7 @@ from ...nn.config import EncoderConfig
 from ...packed import Batch
 from ...text.tokenizer import Tokenizer
 from . import hashing
-from .instances import InstanceSettings
+from .instances import InstanceSettings, instances_without_pairs
 from .masking import MaskingSettings
 from .settings import PREDICTED_SHARE
 from .source import PretrainingExample
@@ -62,14 +62,8 @@ class PermutationTask(PretrainingTask):
         max_length: int = 512,
         top_k: int = 5,
     ) -> None:
-        instances = instances or InstanceSettings(format="full-sentences")
+        instances = instances_without_pairs(instances, "permutation language modelling")
         masking = masking or MaskingSettings(mlm_probability=PREDICTED_SHARE)
-        if instances.next_sentence:
-            raise SettingsError(
-                f"instances.format={instances.format!r} predicts next sentences, which "
-                "permutation language modelling does not",
-                fix="Set instances.format=full-sentences or doc-sentences.",
-            )
         if causal:
             raise SettingsError("causal=true does not fit objective=permutation")
         super().__init__(tokenizer, instances, masking, max_length=max_length, top_k=top_k)

@@ -36,7 +36,7 @@ from ..array_network import ArrayNetwork, compute_in_chunks
 from ..task import Outputs, Prediction, Task
 from ..texts import sigmoid
 from . import hashing
-from .instances import InstanceSettings
+from .instances import InstanceSettings, instances_without_pairs
 from .masking import MaskingSettings
 from .settings import DRAW_BITS, ReplacedTokensSettings
 from .source import PretrainingExample
@@ -102,13 +102,7 @@ class ReplacedTokensTask(Task[PretrainingExample]):
     ) -> None:
         self.tokenizer, self.max_length = tokenizer, max_length
         self.settings = settings or ReplacedTokensSettings()
-        instances = instances or InstanceSettings(format="full-sentences")
-        if instances.next_sentence:
-            raise SettingsError(
-                f"instances.format={instances.format!r} predicts next sentences, which "
-                "replaced_tokens does not",
-                fix="Set instances.format=full-sentences or doc-sentences.",
-            )
+        instances = instances_without_pairs(instances, "replaced_tokens")
         self.masked_lm = PretrainingTask(tokenizer, instances, masking, max_length=max_length)
 
     @classmethod

@@ -24,13 +24,13 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...data.rows import Row, Rows
+from ...data.rows import Row, Rows, texts_of
 from ...errors import SettingsError
 from ...nn.config import EncoderConfig
 from ...packed import Batch
 from ...text.tokenizer import Tokenizer
 from ..example import LabelledExample, collate_labelled
-from ..labelled import check_length, read_texts
+from ..labelled import check_length
 from .network import RetrievalNetwork
 from .settings import RetrievalSettings
 from .task import RetrievalTask
@@ -140,7 +140,7 @@ class StudentTask(RetrievalTask):
         """Examples of single texts, or of pairs if `text_column` is None."""
         if self.text_column is None:
             return super().build_examples(rows, first_index, where, labelled=labelled)
-        texts = [[text] for text in read_texts(rows, self.text_column, where)]
+        texts = [[text] for text in texts_of(rows, self.text_column, where)]
         return self.build_examples_from_texts(texts, first_index, where, [None] * len(texts))
 
     def collate(self, examples: Sequence[LabelledExample]) -> Batch:
