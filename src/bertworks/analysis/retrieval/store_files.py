@@ -56,7 +56,7 @@ def is_store_directory(path: str | os.PathLike[str]) -> bool:
 
 @dataclass(frozen=True)
 class _Segment:
-    """A segment, whose files are mapped into memory.
+    """A segment, whose files are mapped into memory: they stay readable if a writer removes it.
 
     Attributes:
         deleted_rows: the rows of texts that were deleted.
@@ -68,25 +68,26 @@ class _Segment:
     codes: NDArray[Any] | None
     texts: NDArray[np.uint8]
     ends: NDArray[np.int64]
+    ids_file: NDArray[np.uint8]
 
     @classmethod
-    def open(cls, folder: Path, deleted_rows: Sequence[int]) -> _Segment:
+    def open(cls, folder: Path, deleted_rows: Sequence[int], *, has_codes: bool) -> _Segment:
         """Open a segment's files.
 
         Raises:
             DataError: a file is missing or damaged.
         """
         try:
-            codes = folder / "codes.npy"
             ends = np.load(folder / "ends.npy")
             texts = folder / "texts.bin"
             return cls(
                 folder,
                 tuple(deleted_rows),
                 np.load(folder / "vectors.npy", mmap_mode="r"),
-                np.load(codes, mmap_mode="r") if codes.exists() else None,
+                np.load(folder / "codes.npy", mmap_mode="r") if has_codes else None,
                 np.memmap(texts, np.uint8, "r") if ends[-1] else np.empty(0, np.uint8),
                 ends,
+                np.memmap(folder / "ids.json", np.uint8, "r"),
             )
         except (OSError, ValueError) as error:
             raise DataError(f"is damaged ({error})", where=str(folder)) from None
@@ -97,7 +98,7 @@ class _Segment:
 
     @cached_property
     def ids(self) -> list[str]:
-        ids: list[str] = json.loads((self.folder / "ids.json").read_bytes())
+        ids: list[str] = json.loads(bytes(self.ids_file))
         return ids
 
     @property
@@ -147,9 +148,12 @@ class DirectoryBackend(StoreBackend):
         while True:
             manifest = _read_manifest(self._directory)
             self.check_model(manifest["model"])
+            has_codes = manifest["quantization"] != "none"
             try:
                 segments = [
-                    _Segment.open(self._directory / one["name"], one["deleted_rows"])
+                    _Segment.open(
+                        self._directory / one["name"], one["deleted_rows"], has_codes=has_codes
+                    )
                     for one in manifest["segments"]
                 ]
                 break

@@ -141,7 +141,7 @@ class TextIndex(ABC):
             [
                 Hit(score, score, *texts[row])
                 for score, row in zip(query_scores, query_rows, strict=True)
-                if row >= 0
+                if row in texts  # a database's text may have been deleted since it was ranked
             ]
             for query_scores, query_rows in zip(scores.tolist(), rows.tolist(), strict=True)
         ]
