@@ -58,6 +58,10 @@ def postgres() -> Iterator[str]:
         def run(program: str, *words: str) -> None:
             subprocess.run([programs / program, "-D", data, *words], **options)  # noqa: PLW1510
 
+        try:
+            run("initdb", "--version")
+        except PermissionError:
+            pytest.skip(f"an unprivileged user cannot run the programs in {programs}")
         run("initdb", "-U", "test", "-A", "trust", "--no-sync")
         flags = f"-k {folder} -c listen_addresses= -c fsync=off"
         run("pg_ctl", "-w", "-l", f"{folder}/log", "-o", flags, "start")
