@@ -11,6 +11,7 @@ import pytest
 import bertworks as bw
 from bertworks.analysis.retrieval.answering import answer_questions
 from bertworks.analysis.retrieval.bm25 import BM25Index
+from bertworks.analysis.retrieval.store import VectorStore
 from tests.cli.conftest import fails
 from tests.serving.conftest import Running
 
@@ -57,6 +58,35 @@ def test_corpus_has_the_answers_of_answer_questions(
     assert {name: answer[name] for name in answer["alternatives"][0]} == answer["alternatives"][0]
     (no_answer,) = library.ask("/answer", {"inputs": [{"question": "zzz"}]})
     assert no_answer == {"answer": "", "alternatives": []}
+
+
+def test_server_answers_from_the_present_state_of_its_store(
+    start: Callable[..., Any], directories: dict[str, str], get_model: Any, tmp_path: Path
+) -> None:
+    model, path = get_model("encoder"), tmp_path / "store"
+    writer = VectorStore.open(model, path)
+    writer.add(PASSAGES[:2], ["a", "b"])
+    body = {"inputs": {"question": "the door"}, "passages": 9, "n_best": 9}
+
+    def places(running: Running) -> set[str]:
+        (answer,) = running.ask("/answer", body)
+        return {one["where"] for one in answer["alternatives"]}
+
+    with start({"answering": directories["answering"]}, corpus=PASSAGES) as running:
+        running.service.corpus = VectorStore.open(model, path, create=False)
+        assert places(running) == {"a", "b"}
+        writer.add(PASSAGES[2:], ["c"])
+        assert places(running) == {"a", "b", "c"}
+        writer.delete(["a"])
+        writer.compact()
+        assert places(running) == {"b", "c"}
+        (path / "store.json").rename(path / "store.bak")
+        response = running.post("/answer", body)
+        assert response.status_code == 503
+        assert "the server's corpus cannot be read" in response.text
+        assert str(path) not in response.text
+        (path / "store.bak").rename(path / "store.json")
+        assert places(running) == {"b", "c"}
 
 
 @pytest.mark.parametrize(

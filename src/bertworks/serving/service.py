@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,22 +13,24 @@ from typing import TYPE_CHECKING, TypeVar
 
 from starlette.routing import Route
 
+from ..errors import BertworksError
 from ..inference.abandonment import is_awaited
 from .collectors import ModelCollector, QuotaCollector
 from .connections import Connections
 from .fair_yield import FairYield
+from .logs import log
 from .metrics import Metrics
 from .models import Models
 from .queue import Queue
 from .quotas import Quotas
-from .request_error import ErrorFormat, ErrorFormats
+from .request_error import ErrorFormat, ErrorFormats, RequestError
 from .schedule import DeadlineError, OverloadedError
 from .security import Keys
 from .settings import ServeSettings
 from .tracing import Traces, make_traces
 
 if TYPE_CHECKING:
-    from ..analysis.retrieval.text_index import TextIndex
+    from ..analysis.retrieval.text_index import Hit, TextIndex
 
 T = TypeVar("T")
 
@@ -108,6 +111,21 @@ class Service:
         if self._open_corpus is not None:
             self.corpus = self._open_corpus()
         self.ready = True
+
+    def search_corpus(self, queries: Sequence[str], count: int) -> list[list[Hit]]:
+        """Search the corpus in its present state; `corpus_executor` calls it.
+
+        Raises:
+            RequestError: the corpus cannot be read any more.
+        """
+        assert self.corpus is not None
+        try:
+            self.corpus.refresh()
+        except BertworksError as error:  # its place is not a client's concern
+            log(logging.ERROR, "corpus cannot be read", error=str(error))
+            what = "the server's corpus cannot be read; the server's log says why"
+            raise RequestError(503, "Unhealthy", what) from None
+        return self.corpus.search(queries, count)
 
 
 class ViewExecutor:

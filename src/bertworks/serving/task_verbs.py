@@ -152,7 +152,7 @@ async def answer_from_corpus(
             "inputs.context", "the server has no corpus (serve --corpus FILE): give a passage", 422
         )
     job.check_count("inputs", len(questions) * passages)
-    search = partial(corpus.search, [item.text for item in questions], passages)
+    search = partial(job.service.search_corpus, [item.text for item in questions], passages)
     directory = os.path.join(os.path.dirname(corpus.source), "")
     hits_of_questions = [
         [hit._replace(where=hit.where.removeprefix(directory)) for hit in hits]

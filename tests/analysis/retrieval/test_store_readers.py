@@ -1,4 +1,4 @@
-"""Readers of a store while others write it: each sees one state, whole, until it asks for the next."""
+"""Readers of a store while others write it: each sees one whole state until it calls `refresh`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_reader_keeps_the_state_at_which_it_opened(
 
 
 def write_versions(path: Path, seed: int) -> None:
-    """Replace all texts by those of the next version, again and again; compact, delete the extra."""
+    """Replace all texts by those of the next version, again and again; compact; delete another."""
     store, random = open_store(path, None), np.random.default_rng(seed)
     while True:
         version = int(next(iter(contents(store).values()), "0").split()[0]) + 1

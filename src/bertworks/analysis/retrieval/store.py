@@ -117,7 +117,7 @@ class VectorStore(TextIndex):
         return self._backend.quantization
 
     def refresh(self) -> None:
-        """Read the state that the last writer has left."""
+        """As `TextIndex.refresh`, which costs little if nothing has changed."""
         self._backend.refresh()
 
     def __repr__(self) -> str:

@@ -71,7 +71,7 @@ class _Segment:
     ids_file: NDArray[np.uint8]
 
     @classmethod
-    def open(cls, folder: Path, deleted_rows: Sequence[int], *, has_codes: bool) -> _Segment:
+    def open(cls, folder: Path, deleted_rows: tuple[int, ...], *, has_codes: bool) -> _Segment:
         """Open a segment's files.
 
         Raises:
@@ -82,7 +82,7 @@ class _Segment:
             texts = folder / "texts.bin"
             return cls(
                 folder,
-                tuple(deleted_rows),
+                deleted_rows,
                 np.load(folder / "vectors.npy", mmap_mode="r"),
                 np.load(folder / "codes.npy", mmap_mode="r") if has_codes else None,
                 np.memmap(texts, np.uint8, "r") if ends[-1] else np.empty(0, np.uint8),
@@ -130,6 +130,8 @@ class DirectoryBackend(StoreBackend):
     ) -> None:
         super().__init__(os.fspath(path), fingerprint)
         self._directory = path
+        self._manifest: dict[str, Any] = {}
+        self._segments: list[_Segment] = []
         if not is_store_directory(path):
             if not create:
                 raise not_store_error(self.name)
@@ -148,14 +150,19 @@ class DirectoryBackend(StoreBackend):
         while True:
             manifest = _read_manifest(self._directory)
             self.check_model(manifest["model"])
+            if manifest == self._manifest:
+                return
+            open_segments = {(one.folder.name, one.deleted_rows): one for one in self._segments}
             has_codes = manifest["quantization"] != "none"
             try:
-                segments = [
-                    _Segment.open(
-                        self._directory / one["name"], one["deleted_rows"], has_codes=has_codes
-                    )
-                    for one in manifest["segments"]
-                ]
+                segments = []
+                for entry in manifest["segments"]:
+                    name, deleted_rows = entry["name"], tuple(entry["deleted_rows"])
+                    segment = open_segments.get((name, deleted_rows))
+                    if segment is None:
+                        folder = self._directory / name
+                        segment = _Segment.open(folder, deleted_rows, has_codes=has_codes)
+                    segments.append(segment)
                 break
             except DataError:  # a writer may have replaced it meanwhile
                 if _read_manifest(self._directory) == manifest:

@@ -85,6 +85,9 @@ class TextIndex(ABC):
     def __len__(self) -> int:
         """Number of texts that can be found: those that are not blank."""
 
+    def refresh(self) -> None:  # noqa: B027  other texts may not change
+        """Read the state that the last writer of a store has left."""
+
     @abstractmethod
     def rank(self, queries: Sequence[str], count: int, *, approximate: bool = False) -> Ranking:
         """Return the best texts for each query; of equal ones, the earlier text first.
