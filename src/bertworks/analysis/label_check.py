@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 from pydantic import Field
 
-from ..data.tables import Table, check_table_options
+from ..data.rows import check_table_options
+from ..data.tables import Table
 from ..errors import DataError
 from ..inference.settings import TextProbeSettings
 from ..loading import load

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.rows import LocatedRow, Rows, text_of
-from ..data.tables import Table, check_table_options, read_rows, reiterable
+from ..data.rows import LocatedRow, Rows, check_table_options, text_of
+from ..data.tables import Table, read_rows, reiterable
 from ..errors import DataError, import_optional
 from ..inference.settings import TextProbeSettings
 from ..loading import load

@@ -10,10 +10,9 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ..errors import BertworksWarning, DataError
-from ..settings.keywords import CorpusKeywords
 from ..settings.literals import DataFormat
 from .document_formats import Document, documents_of
 from .formats import FORMATS, detect_file_format
@@ -31,6 +30,9 @@ from .sources import (
     parse_sources,
     why_no_file,
 )
+
+if TYPE_CHECKING:
+    from ..settings.keywords import CorpusKeywords
 
 __all__ = ["CorpusSource", "Document", "ReadCounts", "read_documents"]
 

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ..errors import DataError, closest_name, shorten_list, truncate_repr
+from ..errors import DataError, SettingsError, closest_name, shorten_list, truncate_repr
+from .reading import TableOptions
 
 SAMPLE_ROWS = 1000
 """The number of rows that are inspected to detect the columns."""
@@ -335,3 +337,21 @@ def _plain(value: Any) -> Any:
 
 Row = Mapping[str, Any]
 """A row of data: column names and their values."""
+
+
+def check_table_options(options: Mapping[str, Any], *tables: Any) -> None:
+    """Check that options of files are given only if one of the tables is a file.
+
+    Args:
+        options: those of `TableOptions` that are given; others are ignored.
+        tables: as users pass them; None: not given.
+
+    Raises:
+        SettingsError: an option has no effect, since there are only rows or texts in memory.
+    """
+    if any(isinstance(table, str | os.PathLike | Rows) for table in tables):
+        return
+    for name, field in TableOptions.model_fields.items():
+        if options.get(name, field.default) != field.default:
+            what = f"{name}={options[name]!r} is for files, and has no effect on rows in memory"
+            raise SettingsError(what, fix="Leave it out, or give a file (--data FILE, data=).")

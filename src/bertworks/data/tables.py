@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
-from ..errors import BertworksWarning, DataError, SettingsError, shorten_list
-from ..settings.keywords import TableKeywords
+from ..errors import BertworksWarning, DataError, shorten_list
 from ..settings.literals import DataFormat
 from ..utils.remote import is_remote, remote_files
 from .class_labels import ClassNames, name_classes, names_in_metadata, names_of_features
@@ -39,6 +38,9 @@ from .rows import (
 )
 from .separated_tables import open_separated
 from .sources import CorpusSource, open_dataset
+
+if TYPE_CHECKING:
+    from ..settings.keywords import TableKeywords
 
 Table: TypeAlias = str | os.PathLike[str] | Iterable[Any]
 """A table as users pass it: a path, `hf:NAME[:CONFIG][#SPLIT]`, `-` for standard input, or rows
@@ -86,24 +88,6 @@ def read_rows(
     if not Path(path).is_file() and (source := CorpusSource(path)).is_dataset:
         return rows_in_memory(open_dataset(source), path)
     return _open_file(path, columns, settings, reading)
-
-
-def check_table_options(options: Mapping[str, Any], *tables: Any) -> None:
-    """Check that options of files are given only if one of the tables is a file.
-
-    Args:
-        options: those of `TableOptions` that are given; others are ignored.
-        tables: as users pass them; None: not given.
-
-    Raises:
-        SettingsError: an option has no effect, since there are only rows or texts in memory.
-    """
-    if any(isinstance(table, str | os.PathLike | Rows) for table in tables):
-        return
-    for name, field in TableOptions.model_fields.items():
-        if options.get(name, field.default) != field.default:
-            what = f"{name}={options[name]!r} is for files, and has no effect on rows in memory"
-            raise SettingsError(what, fix="Leave it out, or give a file (--data FILE, data=).")
 
 
 def reiterable(table: Table) -> Table:

@@ -7,16 +7,23 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ..errors import BertworksWarning, DataError, truncate_repr
-from ..settings.keywords import TableKeywords
-from .headers import classify_first_line
 from .reading import TableOptions
-from .rows import LocatedRow, Rows, is_missing, rows_of_dataframe, text_of
+from .rows import (
+    LocatedRow,
+    Rows,
+    check_table_options,
+    is_missing,
+    rows_of_dataframe,
+    text_of,
+)
 from .schema import columns_by_name, find_text_columns, missing_column_error
-from .streams import suffix_of
-from .tables import Table, check_table_options, read_rows
+
+if TYPE_CHECKING:
+    from ..settings.keywords import TableKeywords
+    from .tables import Table
 
 _NOTHING = object()
 _WORD_COLUMNS = ("word", "words", "token", "tokens", "term", "terms")
@@ -81,6 +88,8 @@ def read_texts(
         raise DataError("there are no texts")
     whole: Iterable[Any] = data if is_repeatable else chain([first], items)
     if isinstance(first, Mapping):
+        from .tables import read_rows
+
         return _in_table(read_rows(whole), column, is_repeatable)
     _check_no_table("the texts given", column, settings.header)
     warn_of_file(first)
@@ -178,6 +187,9 @@ def texts_or_data(texts: Any, data: Any) -> Any:
 
 def _open_file(path: str, column: str | None, settings: TableOptions) -> Rows:
     """Open a file as a table; of a `.txt` file, each line is a row."""
+    from .streams import suffix_of
+    from .tables import read_rows
+
     is_guess = settings.format == "auto" and suffix_of(path) == ".txt"
     if is_guess:
         settings = settings.with_values(format="text")
@@ -200,6 +212,8 @@ def _in_table(rows: Rows, column: str | None, is_repeatable: bool) -> Texts:
 
 def _warn_of_header(table: Rows) -> None:
     """Warn if the first line of a file of texts could be a column's name."""
+    from .headers import classify_first_line
+
     first, *rest = ([row["text"]] for row in table.sample)
     if classify_first_line(first, rest).is_header:
         line = truncate_repr(first[0])

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from ..checkpoints.sentence_settings import SentenceSettings
 from ..data.reading import TableOptions
-from ..data.tables import Table
 from ..data.text_inputs import (
     Texts,
     as_texts,
@@ -23,7 +22,6 @@ from ..data.text_inputs import (
 )
 from ..errors import SettingsError
 from ..nn.config import EncoderConfig
-from ..settings.keywords import EmbedKeywords
 from ..settings.literals import SimilarityFunction
 from ..text.tokenizer import Tokenizer
 from .settings import EmbeddingSettings
@@ -32,6 +30,8 @@ from .text_embedding import TextEmbedder, embed_all
 from .token_vectors import TokenVectors
 
 if TYPE_CHECKING:
+    from ..data.tables import Table
+    from ..settings.keywords import EmbedKeywords
     from .vectors import WrittenVectors
 
 

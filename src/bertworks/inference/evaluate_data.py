@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..data.manifest import is_corpus
-from ..data.tables import Table, check_table_options
+from ..data.rows import check_table_options
+from ..data.tables import Table
 from ..data.unlabelled import LabelledTableOptions, counted_unlabelled, without_unlabelled
 from ..errors import SettingsError, needs_pytorch_error
 from ..jobs.parallel import Workers
 from ..native.library import set_num_threads, threads_of_worker
-from ..settings.keywords import EvaluateKeywords
 from ..tasks.evaluation import Evaluation
 from ..tasks.gold import GoldRows
 from ..tasks.inputs import open_table
@@ -22,6 +22,9 @@ from . import engine
 from .evaluate import evaluate
 from .native_network import NativeNetwork
 from .settings import EngineSettings, HeldOutEvaluationSettings
+
+if TYPE_CHECKING:
+    from ..settings.keywords import EvaluateKeywords
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from ..checkpoints.families import family_of
 from ..checkpoints.heads import PublishedCheckpoint
@@ -22,7 +22,6 @@ from ..checkpoints.store import load_tokenizer, read_config, read_limit, read_ta
 from ..errors import CheckpointError, NeedsPyTorchError, SettingsError, needs_pytorch_error
 from ..nn.config import EncoderConfig
 from ..nn.head_layouts import HeadLayout, pooler_layout
-from ..settings.keywords import EmbedKeywords
 from ..tasks.saved_task import find_task
 from ..tasks.task import Task
 from ..text.tokenizer import Tokenizer
@@ -35,6 +34,9 @@ from .native_network import NativeNetwork, unsupported_network
 from .native_weights import NativeWeights
 from .settings import FeatureSettings
 from .task_model import TaskModel
+
+if TYPE_CHECKING:
+    from ..settings.keywords import EmbedKeywords
 
 
 class NativeModel(TaskModel):

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..data.reading import TableOptions
-from ..data.rows import Row
-from ..data.tables import Table, check_table_options
+from ..data.rows import Row, check_table_options
 from ..data.text_inputs import (
     Texts,
     as_texts,
@@ -27,14 +26,7 @@ from ..data.text_inputs import (
 )
 from ..errors import BertworksError, DataError, SettingsError
 from ..jobs.parallel import Workers
-from ..settings.keywords import (
-    EngineKeywords,
-    EvaluateKeywords,
-    FeatureKeywords,
-    PredictKeywords,
-)
 from ..tasks import is_user_task
-from ..tasks.inputs import iterate_task_rows, open_table
 from ..tasks.task import Prediction, Task
 from ..utils.atomic_writes import is_device
 from ..utils.outputs import locked_output
@@ -47,6 +39,13 @@ from .token_features import TokenFeatures
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ..data.tables import Table
+    from ..settings.keywords import (
+        EngineKeywords,
+        EvaluateKeywords,
+        FeatureKeywords,
+        PredictKeywords,
+    )
     from ..tasks.evaluation import Evaluation
     from ..tasks.pretraining.task import PretrainingTask
     from .prediction_files import OutputFormat
@@ -291,6 +290,8 @@ class TaskModel(EmbeddingModel):
             from ..tasks.classification import task_with_coverage
 
             task = task_with_coverage(task, settings.coverage)
+        from ..tasks.inputs import iterate_task_rows, open_table
+
         if not is_table:
             source = iterate_task_rows(task, warn_of_files(source))
         task, rows = open_table(task, source, labelled=False, **options)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from pydantic import model_validator
 
 from ..errors import SettingsError, did_you_mean
-from ..settings.keywords import EncoderKeywords
 from .config_checks import check_config
 from .encoder_geometry import EncoderGeometry
+
+if TYPE_CHECKING:
+    from ..settings.keywords import EncoderKeywords
 
 _GEOMETRIES = {  # layers, hidden size, heads; the feed-forward layer is four times as wide
     "tiny": (2, 128, 2),

@@ -76,14 +76,13 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
             _keep_case(lowercase, file)
             definition = read_bpe(file.with_name(BPE_VOCAB), file.with_name(MERGES), config, opener)
             return extend_vocabulary(definition, *read_added(path, config))
-        if file.suffix == ".json":
-            tree = read_json(file, DataError)
-            if not is_berts(tree, opener):
-                check_algorithm(opener, algorithms_of(tree), file)
-                _keep_case(lowercase, file)
-                return read_tree(file, tree, config, opener)
+        tree = read_json(file, DataError) if file.suffix == ".json" else None
+        if tree is not None and not is_berts(tree, opener):
+            check_algorithm(opener, algorithms_of(tree), file)
+            _keep_case(lowercase, file)
+            return read_tree(file, tree, config, opener)
         check_algorithm(opener, ("WordPiece",), file)
-        return read_wordpiece(file, config, lowercase, directory=path, opener=opener)
+        return read_wordpiece(file, tree, config, lowercase, directory=path, opener=opener)
     except FileNotFoundError as error:
         raise DataError("no such file", where=str(error.filename)) from None
     except DataError as error:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -27,13 +28,14 @@ _UNUSUAL = re.compile("[\ud800-\udfffΣ\U0002b820-\U0002b91f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MISSED_IDEOGRAPH = re.compile("[\U0002b820-\U0002b91f]")
 
+# Patterns that take milliseconds to compile are compiled when they are first used.
 # White space and punctuation in every version of Unicode; ideographs.
-_WORDS = re.compile(r"[ \t\n\r!-/:-@\[-`{-~\u3001\u3002\uff0c]")
-_WORDS_AND_IDEOGRAPHS = re.compile(f"{_WORDS.pattern[:-1]}\u4e00-\u9fff]")
+_WORDS = r"[ \t\n\r!-/:-@\[-`{-~\u3001\u3002\uff0c]"
+_WORDS_AND_IDEOGRAPHS = f"{_WORDS[:-1]}\u4e00-\u9fff]"
 
 # Scripts that are written without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, kana,
 # ideographs.
-_UNSPACED_SCRIPTS = re.compile(
+_UNSPACED_SCRIPTS = (
     "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3041-\u30ff\u31f0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U000323af]"
 )
@@ -56,7 +58,7 @@ class Normalization:
     @property
     def breaks(self) -> re.Pattern[str]:
         """White space, and characters that are always words: a split before one changes no word."""
-        return _WORDS_AND_IDEOGRAPHS if self.split_ideographs else _WORDS
+        return re.compile(_WORDS_AND_IDEOGRAPHS if self.split_ideographs else _WORDS)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -123,7 +125,7 @@ class Normalization:
 
 def is_unspaced(word: str) -> bool:
     """Whether a word has a character of a script that has no spaces between words."""
-    return _UNSPACED_SCRIPTS.search(word) is not None
+    return re.search(_UNSPACED_SCRIPTS, word) is not None
 
 
 def check_text(text: str, *, where: str | None = None) -> None:
@@ -143,6 +145,15 @@ def check_text(text: str, *, where: str | None = None) -> None:
             where=where,
             fix="It is half of a character: decode the source again, or remove it.",
         )
+
+
+def check_texts(texts: Sequence[str], *, where: str | None = None) -> None:
+    """Check many short texts as `check_text` does; one check of all takes a tenth of the time."""
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        for text in texts:
+            check_text(text, where=where)
 
 
 def is_removed(char: str) -> bool:

@@ -8,8 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import BertworksWarning, DataError, truncate_repr
-from ..utils.json_files import read_json
+from ..errors import BertworksWarning, truncate_repr
 from .added_pieces import check_added, read_added
 from .definition import (
     CONTINUATION,
@@ -30,6 +29,7 @@ from .wordpiece_vocabulary import is_cased, number_pieces, read_vocabulary
 
 def read_wordpiece(
     file: Path,
+    whole: dict[str, Any] | None,
     settings: dict[str, Any],
     lowercase: bool | None,
     *,
@@ -40,6 +40,7 @@ def read_wordpiece(
 
     Args:
         file: `tokenizer.json` or `vocab.txt`.
+        whole: the content of `tokenizer.json`; None: the file is `vocab.txt`.
         settings: `tokenizer_config.json`.
         lowercase: overrides the files.
         directory: the directory of the file, or the file itself if it is read alone.
@@ -47,13 +48,11 @@ def read_wordpiece(
     """
     added_pieces: list[AddedPiece] = []
     limit = MAX_WORD_CHARACTERS
-    is_json = file.suffix == ".json"
-    uses_settings = not is_json or opener is not None
+    uses_settings = whole is None or opener is not None
     entry = opener or CLASSES["BertTokenizer"]
     roles = named_pieces(directory, settings, entry.roles)
     frame = entry.frame.frame_for(roles)
-    if is_json:
-        whole = read_json(file, DataError)
+    if whole is not None:
         tree = parse(TokenizerFile, whole, where=str(file))
         if opener is None:
             frame = _find_wordpiece_frame(whole, settings)
@@ -70,7 +69,7 @@ def read_wordpiece(
     if uses_settings:
         config = parse(ConfigFile, settings, where=str(directory / CONFIG))
         entries = config.model_dump(exclude_unset=True)
-        if is_json and lowercase is None:
+        if whole is not None and lowercase is None:
             _compare_settings(file, normalization, entries)
         normalization = replace(normalization, **entries)
     if lowercase is not None:
@@ -78,7 +77,7 @@ def read_wordpiece(
     definition = WordPieceDefinition(
         tuple(pieces), tuple(added_pieces), normalization, limit, frame, roles
     )
-    if is_json and file.with_name(VOCAB).is_file():
+    if whole is not None and file.with_name(VOCAB).is_file():
         _compare_vocabularies(file, tree.model.vocab, definition)
     return definition
 

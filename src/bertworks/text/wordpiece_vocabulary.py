@@ -10,7 +10,7 @@ from pathlib import Path
 from ..errors import BertworksWarning, DataError, truncate_repr
 from ..utils.regular_files import read_content
 from .definition import CONTINUATION, AddedPiece
-from .normalization import check_text
+from .normalization import check_texts
 from .schemas import AddedToken
 
 
@@ -75,8 +75,7 @@ def number_pieces(
         else:
             ids[token.content] = token.id
     pieces = _without_holes(ids, where=where)
-    for piece in (*pieces, *(token.content for token in added_pieces)):
-        check_text(piece, where=where)
+    check_texts([*pieces, *(token.content for token in added_pieces)], where=where)
     return pieces, added_pieces
 
 

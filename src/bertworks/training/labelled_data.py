@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from ..data.rows import Rows
-from ..data.tables import Table, check_table_options, read_rows, reiterable
+from ..data.rows import Rows, check_table_options
+from ..data.tables import Table, read_rows, reiterable
 from ..data.unlabelled import LabelledTableOptions, counted_unlabelled, without_unlabelled
 from ..errors import DataError, OtherRunError, SettingsError, did_you_mean
 from ..runs.run_directory import RunDirectory

@@ -40,7 +40,7 @@ _EXPERIMENTS = (
     *("lineage.svg", r"vectors\.npy\.faiss"),
     r"vectors\.(npy|npz|safetensors)(\.json|\.part|\.journal)?",
 )
-_OWN = re.compile("|".join((*_MODEL, *_CORPUS, *_RUN, *_EXPERIMENTS)))
+_OWN = "|".join((*_MODEL, *_CORPUS, *_RUN, *_EXPERIMENTS))  # compiled when it is used: it is long
 _COMMON = re.compile(
     r"(.*/)?((data|text)/(corpus\.txt|(train|dev)\.jsonl)|submission/[\w-]+\.tsv"
     r"|data/QQP-\w+\.tsv|(claims|runs)/.+\.json)"
@@ -65,7 +65,7 @@ def foreign_file(directory: Path) -> str | None:
     has_own = False
     for path in _files(directory):
         name = path.rpartition("/")[2]
-        if _OWN.fullmatch(name) or _is_own_card(directory, path):
+        if re.fullmatch(_OWN, name) or _is_own_card(directory, path):
             has_own = True
         elif _COMMON.fullmatch(path):
             common = path

@@ -28,17 +28,16 @@ from ...nn.head_layouts import HeadLayout
 from ...packed import Batch, Packed, to_array
 from ...text.tokenizer import Tokenizer
 from ..array_network import ArrayNetwork, compute_in_chunks
-from ..evaluators import RegressionEvaluator
 from ..example import LabelledExample, Tokens, list_sequences, pack
 from ..labelled import LabelledTask, TaskSettings, check_length
 from ..labels import read_finite_number
-from ..pretraining.task import PretrainingTask
 from ..task import DisplayValue, Evaluator, Outputs, Prediction, Task
 from .columns import SCHEMA, find_retrieval_columns, read_negatives, read_score_list
-from .evaluator import RankingEvaluator
 from .settings import DISTILLATION_LOSSES, ORDER_LOSSES, PAIR_LOSSES, RetrievalSettings
 
 if TYPE_CHECKING:
+    from ..evaluators import RegressionEvaluator
+    from .evaluator import RankingEvaluator
     from .network import RetrievalNetwork
 else:
     RetrievalNetwork = Any
@@ -194,6 +193,8 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         return MLM.model_class if self.settings.is_sparse else super().model_class
 
     def is_head_compatible(self, other: Task[Any]) -> bool:
+        from ..pretraining.task import PretrainingTask
+
         if self.settings.is_sparse and isinstance(other, PretrainingTask):
             return not other.causal
         is_same_kind = (
@@ -367,12 +368,16 @@ class RetrievalTask(LabelledTask[LabelledExample]):
     @property
     def metrics(self) -> tuple[str, ...]:
         """The metrics that the evaluator computes."""
-        has_scores = self.settings.has_pair_scores
-        return RegressionEvaluator.metrics if has_scores else RankingEvaluator.metrics
+        return self._evaluator_class().metrics
 
     def evaluator(self) -> Evaluator:
-        has_scores = self.settings.has_pair_scores
-        return RegressionEvaluator() if has_scores else RankingEvaluator()
+        return self._evaluator_class()()
+
+    def _evaluator_class(self) -> type[RegressionEvaluator | RankingEvaluator]:
+        from ..evaluators import RegressionEvaluator
+        from .evaluator import RankingEvaluator
+
+        return RegressionEvaluator if self.settings.has_pair_scores else RankingEvaluator
 
 
 def pack_texts(examples: Sequence[LabelledExample]) -> tuple[Packed, dict[str, np.ndarray]]:
