@@ -45,7 +45,7 @@ def fingerprint_of_arrays(
         arrays: in the order of their names.
         modules: those after pooling, whose arrays are among the others.
     """
-    digest = hashlib.blake2b(digest_size=16)
+    digest = hashlib.sha256()  # for which processors have instructions: three times as fast
     digest.update(tokenizer.fingerprint.encode())
     # Without defaults, so that a new setting leaves the fingerprints of all other models unchanged.
     settings = config.model_dump_json(exclude=set(HEAD_DROPOUTS), exclude_defaults=True)
@@ -55,7 +55,7 @@ def fingerprint_of_arrays(
     for name, array in arrays:
         digest.update(name.encode())
         digest.update(memoryview(np.ascontiguousarray(array).data))
-    return digest.hexdigest()
+    return digest.hexdigest()[:32]
 
 
 def arrays_of(
