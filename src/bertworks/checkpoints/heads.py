@@ -103,6 +103,14 @@ class PublishedCheckpoint:
         """The class names in the checkpoint's `config.json`; empty if it has none."""
         return list(self.raw.get("architectures") or [])
 
+    @property
+    def has_no_head(self) -> bool:
+        """Whether it is the encoder alone, by its class and by the names of its tensors."""
+        rules = [rule for rule in self.family.keys.rules if not rule.ours.startswith("encoder.")]
+        return self.architectures == [self.family.classes.get(POOLER.model_class)] and not any(
+            rule.theirs_pattern.fullmatch(name) for rule in rules for name in self.tensors
+        )
+
     def has_head(self, head: Head) -> bool:
         """Whether the checkpoint has a head.
 

@@ -112,6 +112,7 @@ class KeyMap:
 
     def __init__(self, rules: Iterable[Rule], num_heads: int | None = None) -> None:
         self.rules, self.num_heads = tuple(rules), num_heads
+        self._places: dict[str, tuple[Rule, tuple[str, ...]]] = {}
 
     def theirs(self, name: str) -> tuple[str, ...]:
         """Their names of our tensor `name`: more than one where ours combines several of theirs.
@@ -189,11 +190,12 @@ class KeyMap:
         return ()
 
     def _find(self, name: str) -> tuple[Rule, tuple[str, ...]]:
-        for rule in self.rules:
-            names = rule.match(name)
-            if names is not None:
-                return rule, names
-        raise KeyError(name)
+        if name not in self._places:
+            for rule in self.rules:
+                if (names := rule.match(name)) is not None:
+                    self._places[name] = rule, names
+                    break
+        return self._places[name]
 
 
 def _below_each_other(parts: Sequence[Tensor]) -> Tensor:

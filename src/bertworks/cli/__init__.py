@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ..utils.environment import SERVE_PREFIX
+from ..utils.lazy_module import permanent_imports
 
 if TYPE_CHECKING:
     from .application import app as app
@@ -47,7 +48,9 @@ def main() -> None:
     modules = [module for module, verbs in MODULES.items() if verb in verbs] or list(MODULES)
     if any(name.startswith(SERVE_PREFIX) for name in os.environ) and "serve" not in modules:
         modules.append("serve")  # every verb checks that its variables are known
-    _application(modules)()
+    with permanent_imports():
+        application = _application(modules)
+    application()
 
 
 def _application(modules: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from ..settings import literals
+from ..utils.lazy_module import permanent_imports
 from .devices import Engine
 from .option_groups import OptionGroup
 
@@ -42,12 +42,8 @@ class ModelSource:
 
     def load(self, device: literals.Device) -> Model:
         """Load the model with PyTorch, on a device."""
-        # Imported objects stay: garbage collection of them would take a third of a short command.
-        gc.disable()
-        from ..network_loading import load_network
-
-        gc.freeze()
-        gc.enable()
+        with permanent_imports():
+            from ..network_loading import load_network
         return load_network(self.name, device=device, **self._options)
 
     def use(self, function: Callable[[Any], ResultT], engine: Engine) -> ResultT:
@@ -58,11 +54,8 @@ class ModelSource:
         Raises:
             NeedsPyTorchError: PyTorch is needed, and not permitted or not installed.
         """
-        gc.disable()
-        from ..loading import use
-
-        gc.freeze()
-        gc.enable()
+        with permanent_imports():
+            from ..loading import use
         return use(self.name, function, engine.device, engine.backend, **self._options)
 
     @property

@@ -98,6 +98,8 @@ def find_labelled_task(task: str | type[LabelledTask[Any]]) -> type[LabelledTask
 
 def detect_task(checkpoint: PublishedCheckpoint) -> Task[Any] | None:
     """Return the task that another tool's checkpoint was trained for; None for a bare encoder."""
+    if checkpoint.has_no_head:  # importing all tasks takes longer than embedding a text
+        return None
     return next(
         (
             task

@@ -178,7 +178,7 @@ def _find_wordpiece_frame(tree: dict[str, Any], config: dict[str, Any]) -> Frame
 
 
 def vocabulary_text(definition: WordPieceDefinition) -> str:
-    return "".join(f"{piece}\n" for piece in definition.pieces)
+    return "\n".join((*definition.pieces, ""))
 
 
 def class_name(definition: WordPieceDefinition) -> str:

@@ -1,4 +1,4 @@
-"""Modules that are imported on first use.
+"""Modules that are imported on first use, and imports without garbage collection.
 
 Importing pyarrow takes 36 MB and a tenth of a second, which is not needed for texts in memory:
 
@@ -10,6 +10,9 @@ Importing pyarrow takes 36 MB and a tenth of a second, which is not needed for t
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ..errors import import_optional
@@ -30,3 +33,15 @@ class LazyModule:
         value = getattr(import_optional(self._name, self._extra, self._what), name)
         self.__dict__[name] = value
         return value
+
+
+@contextmanager
+def permanent_imports() -> Iterator[None]:
+    """In the block, import modules without garbage collection, which later skips them for good.
+
+    Imported objects stay: to look through them would take a third of a short command.
+    """
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
