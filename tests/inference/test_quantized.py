@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -19,7 +23,7 @@ from bertworks.model import Model
 from bertworks.nn.encoder_layers import Layer
 from bertworks.nn.layers import ACTIVATIONS, Linear
 from bertworks.nn.quantization import InputCodes
-from bertworks.nn.quantized import CalibratedLinear, QuantizedLinear
+from bertworks.nn.quantized import CalibratedLinear, QuantizedLinear, has_exact_products
 from bertworks.training.settings import FinetuneSettings
 
 
@@ -57,7 +61,7 @@ def expected(linear: Linear, x: torch.Tensor) -> np.ndarray:
 def test_product_follows_the_formula(bias, has_vnni, chunk_rows, monkeypatch):
     monkeypatch.setattr("bertworks.nn.quantized.CHUNK_ROWS", chunk_rows)
     if not has_vnni:
-        monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+        monkeypatch.setattr("bertworks.nn.quantized.has_exact_products", lambda: False)
     linear, x = linear_of(bias), rows()
     inputs = x.clone()
     reference = expected(linear, x)
@@ -70,6 +74,40 @@ def test_product_follows_the_formula(bias, has_vnni, chunk_rows, monkeypatch):
     assert np.max(np.abs(output - reference) / scale) < 1e-3
     assert none.shape == (0, 40)
     assert torch.equal(x, inputs)
+
+
+SATURATING = """
+import torch
+torch.cpu._is_vnni_supported = lambda: True
+from tests.inference.test_quantized import largest_product_errors
+print(max(largest_product_errors()))
+"""
+
+
+def largest_product_errors() -> list[float]:
+    """The relative errors of maps whose neighbouring weights and inputs are large, of one sign."""
+    generator = torch.Generator().manual_seed(2)
+    errors = []
+    for inputs, outputs, count in ((4, 32, 1), (96, 40, 17), (384, 64, 70)):
+        linear = Linear(inputs, outputs, bias=False)
+        signs = torch.randint(2, (outputs, inputs // 4, 1), generator=generator) * 2 - 1
+        sizes = 0.9 + 0.1 * torch.rand(outputs, inputs // 4, 4, generator=generator)
+        linear.weight.data = (signs * sizes).view(outputs, inputs)
+        x = 0.9 + 0.1 * torch.rand(count, inputs, generator=generator)
+        reference = expected(linear, x)
+        with torch.inference_mode():
+            difference = QuantizedLinear.from_linear(linear)(x).numpy() - reference
+        errors.append(float(np.abs(difference).max() / np.abs(reference).max()))
+    return errors
+
+
+@pytest.mark.parametrize("isa", ["AVX2", "DEFAULT"])
+def test_products_do_not_saturate(isa):
+    """Where a processor with VNNI is told to use AVX2, or the reverse."""
+    variables = {**os.environ, "ONEDNN_MAX_CPU_ISA": isa}
+    command = [sys.executable, "-c", SATURATING]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=variables)
+    assert float(done.stdout) < 1e-3
 
 
 @pytest.mark.long
@@ -177,7 +215,7 @@ def by_hand(linear: Linear, x: torch.Tensor) -> np.ndarray:
 def test_calibrated_codes_equal_the_formula(name, has_vnni, monkeypatch):
     monkeypatch.setattr("bertworks.nn.quantization.CHUNK_ROWS", 16)
     if not has_vnni:
-        monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+        monkeypatch.setattr("bertworks.nn.quantized.has_exact_products", lambda: False)
     linear, x = calibrated_linear(name)
     inputs = x.clone()
     before = torch.tensor(by_hand(linear, x))
@@ -199,7 +237,7 @@ def test_calibrated_codes_equal_the_formula(name, has_vnni, monkeypatch):
     assert torch.equal(x, inputs)
 
 
-@pytest.mark.skipif(not torch.cpu._is_vnni_supported(), reason="no VNNI: no kernel emits codes")
+@pytest.mark.skipif(not has_exact_products(), reason="no VNNI: no kernel emits codes")
 def test_output_codes_are_the_input_codes_of_the_next_map():
     linear, x = calibrated_linear("gelu")
     torch.manual_seed(4)

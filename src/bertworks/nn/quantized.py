@@ -8,6 +8,7 @@ apply the activation, and quantise their results for the next map.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -20,6 +21,25 @@ from .cpu import apply_in_whole_vectors
 from .layers import Linear
 from .module_copies import copy_module
 from .quantization import CHUNK_ROWS, ZERO, quantize_rows
+
+
+@cache
+def has_exact_products() -> bool:
+    """Whether oneDNN's products of 8-bit codes are exact on this processor.
+
+    Without VNNI, or if `ONEDNN_MAX_CPU_ISA` hides it, they are not: sums of two products are cut
+    off at 16 bits. The processor's flags do not say what that variable does, so one is computed.
+    """
+    if not torch.cpu._is_vnni_supported():
+        return False
+    weight = torch.full((64, 64), int(LARGEST), dtype=torch.int8)
+    codes = torch.full((16, 64), 2 * ZERO - 1, dtype=torch.uint8)
+    sums = torch.ops.onednn.qlinear_pointwise.default(
+        *(codes, 1.0, ZERO, torch.ops.onednn.qlinear_prepack(weight, None)),
+        *(torch.ones(64), torch.zeros(64, dtype=torch.int32)),
+        *(None, 1.0, 0, torch.float32, "none", [], ""),
+    )
+    return bool((sums == 64 * LARGEST * LARGEST).all())
 
 
 class QuantizedLinear(Linear):
@@ -58,7 +78,7 @@ class QuantizedLinear(Linear):
             attributes |= {"fused": ("none", ""), "output_codes": None}
         codes, scales = quantize_rows(weight)
         kernel = None
-        if torch.cpu._is_vnni_supported():
+        if has_exact_products():
             kernel = torch.ops.onednn.qlinear_pointwise.default
             codes = torch.ops.onednn.qlinear_prepack(codes, None)
         else:
