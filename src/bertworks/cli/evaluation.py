@@ -70,9 +70,11 @@ def _ranking(
 RankingOptions = Annotated[_Ranking, OptionGroup(_ranking)]
 
 
-def is_beir_folder(path: str) -> bool:
+def is_judged_folder(path: str) -> bool:
     """Whether a path is a folder for retrieval; NumPy is not imported for others."""
-    return (Path(path) / "corpus.jsonl").is_file()
+    from ..data.texts_by_id import CORPUS_FILES
+
+    return any((Path(path) / name).is_file() for name in CORPUS_FILES)
 
 
 @verb(
@@ -104,13 +106,14 @@ def evaluate(
     predicted: 80 % of these are masked, 10 % replaced, 10 % unchanged.
 
     Retrieval is evaluated on a folder in BEIR's layout: corpus.jsonl, queries.jsonl and
-    qrels/NAME.tsv. MODEL may be bm25 there.
+    qrels/NAME.tsv; or in MS MARCO's: collection.tsv, queries.NAME.tsv and qrels.NAME.tsv. MODEL may
+    be bm25 there.
 
     Args:
         data (FILE): Labelled rows; or the output of `prepare`, for a pre-trained model; or a folder
             for retrieval. May be repeated: each file is evaluated.
     """
-    if any(map(is_beir_folder, data)):
+    if any(map(is_judged_folder, data)):
         if len(data) > 1 or report is not None or workers:
             ctx.fail("retrieval is evaluated on one folder, without --report and --workers")
         with output(ranking.run, data, model=None, folders=True, overwrite=overwrite, repeats=True):

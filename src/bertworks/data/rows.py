@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from numbers import Integral
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..errors import DataError, SettingsError, closest_name, shorten_list, truncate_repr
@@ -152,6 +153,13 @@ def is_missing(value: Any) -> bool:
     if isinstance(value, str):
         return not value.strip()
     return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def id_of(value: object) -> str | None:
+    """Return an id as a text; None for what is neither a text nor a whole number, or empty."""
+    if isinstance(value, bool) or not isinstance(value, str | Integral) or value == "":
+        return None
+    return str(value)
 
 
 def text_of(row: Row, column: str, where: str | None) -> str:

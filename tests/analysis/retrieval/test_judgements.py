@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -108,3 +109,27 @@ def test_trec_files_are_scored(tmp_path: Path) -> None:
         score("retrieval", str(judgements), predictions=run, no_label="x")
     with pytest.raises(SettingsError, match="metrics is not for tagging, but for retrieval"):
         score("tagging", str(judgements), metrics=["mrr"])
+
+
+@pytest.mark.parametrize("end", ["", ".gz"])
+def test_a_folder_in_the_layout_of_ms_marco_is_read(tmp_path: Path, end: str) -> None:
+    files = {
+        "collection.tsv": 'd1\tA "text\nd2\tanother\n',
+        "queries.dev.small.tsv": "q1\twhich?\nq2\tnot judged\n",
+        "qrels.dev.small.tsv": "q1 0 d1 1\n",
+        "qrels.train.tsv": "q3\t0\td2\t1\n",
+        "queries.tsv": "q3\tand now?\n",
+    }
+    for name, content in files.items():
+        data = content.encode()
+        (tmp_path / f"{name}{end}").write_bytes(gzip.compress(data) if end else data)
+    corpus = JudgedCorpus.read(tmp_path, "dev.small")
+    assert corpus.document_ids == ["d1", "d2"]
+    assert [text for _, text in corpus.texts] == ['A "text', "another"]
+    assert (corpus.queries, corpus.judgements) == ({"q1": "which?"}, {"q1": {"d1": 1}})
+    assert JudgedCorpus.read(tmp_path, "train").queries == {"q3": "and now?"}
+    with pytest.raises(DataError, match=r"has no qrels.test.tsv.*qrels=dev.small or qrels=train"):
+        JudgedCorpus.read(tmp_path)
+    (tmp_path / f"collection.tsv{end}").unlink()
+    with pytest.raises(DataError, match=r"has none of corpus.jsonl, collection.tsv"):
+        JudgedCorpus.read(tmp_path, "train")

@@ -51,14 +51,15 @@ def evaluate_retrieval(
     progress: Callable[[str], Callable[[int, int], None]] | None = None,
     **settings: Unpack[RetrievalEvaluationKeywords],
 ) -> list[Stage]:
-    """Evaluate how retrievers rank the documents of a folder in BEIR's layout.
+    """Evaluate how retrievers rank the documents of a folder in BEIR's or MS MARCO's layout.
 
     A document with the id and the text of a query is left out of its ranking unless it is judged:
     the queries of some collections are documents.
 
     Args:
         retrievers: models, or "bm25", by name. If there are several, their fusion is a stage too.
-        folder: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`.
+        folder: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`; or `collection.tsv`,
+            `queries.SPLIT.tsv`, `qrels.SPLIT.tsv`.
         rerank: a cross-encoder or a model of late interaction, which orders the documents of the
             last stage anew.
         progress: returns, for the name of a retriever, what is called with the number of texts

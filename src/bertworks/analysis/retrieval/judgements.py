@@ -1,8 +1,9 @@
-"""Data of retrieval as the field publishes it: BEIR's folders, and TREC's judgements and runs.
+"""Data of retrieval as the field publishes it: folders of BEIR and MS MARCO, and TREC's files.
 
-    corpus.jsonl         {"_id": "d1", "title": "…", "text": "…"}
-    queries.jsonl        {"_id": "q1", "text": "…"}
-    qrels/test.tsv       query-id, corpus-id, score, with a header
+    BEIR                 corpus.jsonl, queries.jsonl (`data/texts_by_id.py`), and qrels/test.tsv:
+                         query-id, corpus-id, score, with a header
+    MS MARCO             collection.tsv, queries.dev.tsv, and qrels.dev.tsv, as TREC judgements; all
+                         may end in .gz
     TREC judgements      query, 0, document, relevance, separated by white space
     TREC runs            query, Q0, document, rank, score, name of the system
 
@@ -16,19 +17,18 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from ...data.lines import read_lines
 from ...data.reading import Reading
-from ...data.rows import LocatedRow, Rows, is_missing, text_of
-from ...data.tables import read_rows
+from ...data.rows import LocatedRow, Rows, id_of, text_of
 from ...data.text_inputs import Texts
+from ...data.texts_by_id import CORPUS_FILES, ID, read_texts_with_ids, text_with_title
 from ...errors import DataError
 from ...utils.atomic_writes import write_file
 from .metrics import Judgements, Run, sort_documents
-from .text_index import id_of
 
-_CORPUS, _QUERIES, _JUDGEMENTS = "corpus.jsonl", "queries.jsonl", "qrels"
+_ENDS = ("", ".gz")
 _HEADER = ("query-id", "corpus-id", "score")
 
 ValueT = TypeVar("ValueT", int, float)
@@ -53,20 +53,19 @@ class JudgedCorpus:
 
     @classmethod
     def read(cls, folder: str | os.PathLike[str], qrels: str | None = None) -> JudgedCorpus:
-        """Read a folder in BEIR's layout.
+        """Read a folder in BEIR's or MS MARCO's layout.
 
         Args:
-            qrels: the name of a file in `qrels`, without its suffix; the only one, or test, if
-                omitted.
+            qrels: the name of the judgements: NAME of `qrels/NAME.tsv` or `qrels.NAME.tsv`; the
+                only ones, or test, if omitted.
 
         Raises:
             DataError: a file is missing or invalid, an id occurs twice, or a judged query has no
                 text, or a relevant document is not in the corpus.
         """
-        path = Path(folder)
-        file = _judgement_file(path, qrels)
-        judgements = read_judgements(file)
-        corpus = read_rows(path / _CORPUS)
+        files = _list_files(Path(folder), qrels)
+        judgements = read_judgements(files.judgements)
+        corpus = read_texts_with_ids(files.corpus)
         document_ids = _unique_ids(corpus)
         corpus_ids = set(document_ids)
         for query, grades in judgements.items():
@@ -74,53 +73,65 @@ class JudgedCorpus:
                 one for one, relevance in grades.items() if relevance > 0 and one not in corpus_ids
             ]
             if missing:
-                what = f"{missing[0]!r} is relevant to {query!r}, but not in {path / _CORPUS}"
-                raise DataError(what, where=str(file), fix="Or its text is blank.")
+                what = f"{missing[0]!r} is relevant to {query!r}, but not in {files.corpus}"
+                raise DataError(what, where=str(files.judgements), fix="Or its text is blank.")
         queries = {
             _id_of(row): text_of(row.values, "text", row.where)
-            for row in read_rows(path / _QUERIES)
+            for row in read_texts_with_ids(files.queries)
             if _id_of(row) in judgements
         }
         if without_text := [query for query in judgements if query not in queries]:
-            what = f"the judged query {without_text[0]!r} is not in {path / _QUERIES}"
-            raise DataError(what, where=str(file))
+            what = f"the judged query {without_text[0]!r} is not in {files.queries}"
+            raise DataError(what, where=str(files.judgements))
         texts = Texts(_with_titles(corpus), "text", is_repeatable=True)
         return cls(str(folder), texts, document_ids, queries, judgements)
 
 
-def _judgement_file(folder: Path, qrels: str | None) -> Path:
-    files = {file.stem: file for file in sorted((folder / _JUDGEMENTS).glob("*.tsv"))}
-    where = str(folder / _JUDGEMENTS)
+class _Files(NamedTuple):
+    """The files of a folder."""
+
+    corpus: Path
+    queries: Path
+    judgements: Path
+
+
+def _list_files(folder: Path, qrels: str | None) -> _Files:
+    """Return the files of a folder, with the judgements of a name."""
+    corpus = next((file for name in CORPUS_FILES if (file := folder / name).is_file()), None)
+    if corpus is None:
+        raise DataError(f"has none of {', '.join(CORPUS_FILES)}", where=str(folder))
+    is_beir = corpus.suffix == ".jsonl"
+    place, prefix = (folder / "qrels", "") if is_beir else (folder, "qrels.")
+    files = {
+        file.name.removeprefix(prefix).partition(".tsv")[0]: file
+        for end in _ENDS
+        for file in sorted(place.glob(f"{prefix}*.tsv{end}"))
+    }
     if not files:
-        raise DataError("has no judgements (SPLIT.tsv)", where=where)
+        raise DataError(f"has no judgements ({prefix}SPLIT.tsv)", where=str(place))
     name = qrels or (next(iter(files)) if len(files) == 1 else "test")
     if name not in files:
-        raise DataError(
-            f"has no {name}.tsv", where=where, fix=f"Choose qrels={' or qrels='.join(files)}."
-        )
-    return files[name]
+        fix = f"Choose qrels={' or qrels='.join(files)}."
+        raise DataError(f"has no {prefix}{name}.tsv", where=str(place), fix=fix)
+    query_names = ("queries.jsonl",) if is_beir else (f"queries.{name}.tsv", "queries.tsv")
+    candidates = [folder / f"{one}{end}" for one in query_names for end in _ENDS]
+    queries = next((file for file in candidates if file.is_file()), None)
+    if queries is None:
+        raise DataError(f"has no {' or '.join(query_names)}", where=str(folder))
+    return _Files(corpus, queries, files[name])
 
 
 def _id_of(row: LocatedRow) -> str:
-    identifier = id_of(row.values.get("_id"))
+    identifier = id_of(row.values.get(ID))
     if identifier is None:
         raise DataError("has no _id", where=row.where)
     return identifier
 
 
-def _text_with_title(row: LocatedRow) -> str:
-    title = row.values.get("title")
-    text = row.values.get("text")
-    parts = [part for part in (title, text) if part is not None and not is_missing(part)]
-    if not all(isinstance(part, str) for part in parts):
-        raise DataError("its title or text is not a text", where=row.where)
-    return " ".join(map(str, parts))
-
-
 def _with_titles(corpus: Rows) -> Rows:
     def rows() -> Iterator[LocatedRow]:
         for row in corpus:
-            if text := _text_with_title(row):
+            if text := text_with_title(row):
                 yield LocatedRow(row.where, {"text": text})
 
     return Rows(corpus.name, ("text",), None, (), rows)
@@ -136,7 +147,7 @@ def _unique_ids(corpus: Rows) -> list[str]:
             what = f"the _id {identifier!r} is also that of {places[identifier]}"
             raise DataError(what, where=row.where)
         places[identifier] = row.where
-        if not _text_with_title(row):
+        if not text_with_title(row):
             blank.add(identifier)
     return [identifier for identifier in places if identifier not in blank]
 

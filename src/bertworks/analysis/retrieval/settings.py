@@ -40,7 +40,7 @@ class RankingSettings(Settings):
 
 
 class RetrievalEvaluationSettings(RankingSettings):
-    """Evaluation on a folder of retrieval (BEIR's layout)."""
+    """Evaluation on a folder of retrieval (BEIR's or MS MARCO's layout)."""
 
     qrels: str | None = Field(
         None,

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from ...data.rows import text_of
+from ...data.rows import id_of, text_of
 from ...data.tables import Table
 from ...data.text_inputs import read_texts
 from ...errors import DataError, SettingsError, did_you_mean, truncate_repr
@@ -27,7 +27,7 @@ from . import store_postgres, store_qdrant
 from .index import embed_queries, vector_settings
 from .store_backend import Quantization, StoreBackend
 from .store_files import DirectoryBackend, is_store_directory
-from .text_index import Ranking, TextIndex, id_of
+from .text_index import Ranking, TextIndex
 
 if TYPE_CHECKING:
     from .text_index import AnyModel

@@ -180,13 +180,6 @@ def open_texts(
     return read_texts(texts, column=column, **options)
 
 
-def id_of(value: object) -> str | None:
-    """Return an id as a text; None for what is neither a text nor a whole number, or empty."""
-    if isinstance(value, bool) or not isinstance(value, str | int | np.integer) or value == "":
-        return None
-    return str(value)
-
-
 def with_checksums(texts: Texts, checksums: array[int]) -> Texts:
     """The texts, whose checksums are noted each time that they are read."""
 

@@ -1,0 +1,110 @@
+"""Texts with ids, and tables that name texts by their ids, as MS MARCO's do.
+
+    corpus.jsonl, queries.jsonl        {"_id": "d1", "title": "…", "text": "…"}
+    collection.tsv, queries.dev.tsv    id, text, without a header
+    qidpidtriples.train.tsv            ids of a query, its passage, and another passage
+
+Sources: Thakur et al. (2021), "BEIR"; Bajaj et al. (2016), "MS MARCO".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..errors import DataError
+from .rows import LocatedRow, Rows, id_of, is_missing, listing, sample_of
+from .tables import read_rows
+
+ID, TITLE, TEXT = "_id", "title", "text"
+
+CORPUS_FILES = ("corpus.jsonl", "collection.tsv", "collection.tsv.gz")
+"""A folder with one of these is a judged corpus."""
+
+
+def read_texts_with_ids(path: str | os.PathLike[str]) -> Rows:
+    """Open a file of texts: its rows have `_id`, `text` and perhaps `title`.
+
+    Raises:
+        DataError: the file cannot be read, or is in neither layout.
+    """
+    rows = read_rows(path, columns=(ID,))
+    if ID in rows.columns or rows.has_header is None:  # a format with names
+        return rows
+    rows = read_rows(path, header=False)
+    if len(rows.columns) != 2:
+        what = f"has no column {ID!r}; {listing(rows.columns)}"
+        fix = "A table without a header has an id and a text in each line."
+        raise DataError(what, where=rows.name, fix=fix)
+    id_column, text_column = rows.columns
+
+    def read() -> Iterator[LocatedRow]:
+        for row in rows:
+            values = {ID: row.values[id_column], TEXT: row.values[text_column]}
+            yield LocatedRow(row.where, values)
+
+    return replace(rows, columns=(ID, TEXT), sample=sample_of(read), read=read)
+
+
+def text_with_title(row: LocatedRow) -> str:
+    """A document's title and text, joined by a space; empty if both are missing.
+
+    Raises:
+        DataError: one of them is not a text.
+    """
+    values = (row.values.get(TITLE), row.values.get(TEXT))
+    parts = [part for part in values if part is not None and not is_missing(part)]
+    if not all(isinstance(part, str) for part in parts):
+        raise DataError("its title or text is not a text", where=row.where)
+    return " ".join(map(str, parts))
+
+
+def with_texts(rows: Rows, files: Mapping[str, str | os.PathLike[str]]) -> Rows:
+    """Return a table with texts in place of their ids; only the texts that it names are in memory.
+
+    Args:
+        files: the file of the texts of a column, by the column's name; see `read_texts_with_ids`.
+
+    Raises:
+        DataError: a file is not valid, or lacks an id of the table.
+    """
+    ids: dict[str, set[str]] = {}
+    for row in rows:
+        for column, path in files.items():
+            ids.setdefault(os.fspath(path), set()).update(_ids_in(row, column))
+    texts = {path: _read_chosen(path, chosen) for path, chosen in ids.items()}
+
+    def text(row: LocatedRow, identifier: str, path: str) -> str:
+        if identifier not in texts[path]:
+            raise DataError(f"the id {identifier!r} is not in {path}", where=row.where)
+        return texts[path][identifier]
+
+    def read() -> Iterator[LocatedRow]:
+        for row in rows:
+            values: dict[str, Any] = dict(row.values)
+            for column, path in files.items():
+                own = [text(row, one, os.fspath(path)) for one in _ids_in(row, column)]
+                values[column] = own if isinstance(row.values[column], list) else own[0]
+            yield LocatedRow(row.where, values)
+
+    return replace(rows, sample=sample_of(read), read=read)
+
+
+def _ids_in(row: LocatedRow, column: str) -> list[str]:
+    """The id in a column, or the ids of a list."""
+    value = row.values.get(column)
+    ids = [id_of(one) for one in (value if isinstance(value, list) else [value])]
+    if not all(ids):
+        raise DataError(f"the column {column!r} has no id", where=row.where)
+    return [one for one in ids if one is not None]
+
+
+def _read_chosen(path: str, ids: Collection[str]) -> dict[str, str]:
+    """The texts of some ids in a file."""
+    return {
+        identifier: text_with_title(row)
+        for row in read_texts_with_ids(path)
+        if (identifier := id_of(row.values.get(ID))) is not None and identifier in ids
+    }
