@@ -158,6 +158,9 @@ def _line(key: str, kind: str) -> str:
     line = f"    {key}: {kind}"
     if len(line) <= 100:
         return line
+    first, *others = kind.split(" | ")
+    if any("Literal[" in one for one in others):
+        return f"    {key}: (\n        " + "\n        | ".join([first, *others]) + "\n    )"
     words, bracket, rest = kind.removeprefix("Literal[").partition("]")
     if len(words) > 100 - 8:
         words = words.replace(", ", ",\n        ") + ","

@@ -58,7 +58,8 @@ class Model(TaskModel):
         network: the task's network, or a `BareEncoder`.
         report: how each tensor was used when loading.
         sentence: how `embed` makes vectors by default; if omitted, as the task defines.
-        modules: those that follow pooling in a sentence encoder; None if there are none.
+        modules: those that follow pooling in a sentence encoder; None: those of the network, if
+            any.
         query_model: the model of queries, whose vectors are compared with this one's; None if this
             one is also for queries.
         source: the directory or name it was loaded from.
@@ -87,7 +88,9 @@ class Model(TaskModel):
         self.query_model: Model | None = query_model
         self.tokenizer, self.task, self.network, self.report = tokenizer, task, network, report
         self.sentence = sentence or (None if task is None else task.sentence)
-        self.source, self.learning_rate, self.modules = source, learning_rate, modules
+        self.source, self.learning_rate = source, learning_rate
+        own_modules = network.vector_modules if isinstance(network, Network) else None
+        self.modules = own_modules if modules is None else modules
         self.card: ModelCard | None = None
 
     def __getattr__(self, name: str) -> Any:

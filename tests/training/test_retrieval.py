@@ -259,7 +259,8 @@ def test_negatives_of_a_later_table_are_read() -> None:
     ("settings", "says"),
     [
         ({"dev": 0.5}, "a share is split off one training table"),
-        ({"query_prompt": ("a", "b", "c")}, "query_prompt has 3 prompts for 2 training tables"),
+        ({"query_prompt": ("a", "b", "c")}, "query_prompt has 3 values for 2 training tables"),
+        ({"loss": ("in-batch",)}, "loss has 1 values for 2 training tables"),
         ({"bucket_batches": 2}, "bucket_batches is for one training table"),
     ],
 )

@@ -3,6 +3,8 @@
     query:    [CLS] [Q] tokens [SEP] [MASK] … up to a fixed length ─┐
     document: [CLS] [D] tokens [SEP], without punctuation ──────────┴─► a row of length 1 each
 
+`tasks/retrieval/late_interaction.py` writes the texts.
+
 Two texts are compared by MaxSim: the sum over the query's rows of the largest inner product with a
 row of the document. Source: Khattab and Zaharia (2020), "ColBERT", §3.2 and §3.3.
 """
@@ -26,6 +28,7 @@ from ..errors import DataError, SettingsError
 from ..nn.encoder import Encoder, HasEncoder
 from ..nn.vector_modules import VectorModules
 from ..packed import Padded
+from ..tasks.retrieval.late_interaction import TextForm
 from ..text.encoding import TokenIds, Truncation
 from ..text.tokenizer import Tokenizer
 from .batching import row_name
@@ -67,28 +70,13 @@ class LateInteractionEmbedder(NetworkEmbedder):
         self._width = modules.output_width(self.config.hidden_size)
         self.is_query = settings.is_query
         own = late_interaction
-        query_prefix, document_prefix = map(self._prefix, (own.query_prefix, own.document_prefix))
-        prefix = query_prefix if self.is_query else document_prefix
+        self._form = TextForm(tokenizer, own)
+        self._start, self._end = self._form.start[self.is_query], self._form.end
         length = own.query_length if self.is_query else own.document_length
         length = self.limit if length is None else min(self.limit, length)
         self._filled_length = length
         if not (self._expands and own.keeps_long_queries):
             self.limit = length
-        start, end = tokenizer.definition.frame.start, tokenizer.definition.frame.end
-        ids = tokenizer.definition.ids
-        self._start = np.array([*(ids[piece] for piece in start), *prefix], np.int32)
-        self._end = np.array([ids[piece] for piece in end], np.int32)
-        skipped = (ids.get(word) for word in own.skipped_words)
-        self._skiplist_ids = np.array([one for one in skipped if one is not None], np.int32)
-
-    def _prefix(self, prefix: str) -> list[int]:
-        """The id of a prefix, which its files write with or without a space after it."""
-        if not prefix:
-            return []
-        for piece in (prefix, prefix.strip()):
-            if (number := self.tokenizer.definition.ids.get(piece)) is not None:
-                return [number]
-        raise SettingsError(f"the prefix {prefix!r} of late interaction is not in the vocabulary")
 
     def provenance(self) -> dict[str, Any]:
         return {**self.late_interaction.model_dump(mode="json"), **super().provenance()}
@@ -167,7 +155,7 @@ class LateInteractionEmbedder(NetworkEmbedder):
         """Leave out a document's punctuation."""
         if self.is_query:
             return matrix
-        rows: Matrix = matrix[~np.isin(text.encoding.input_ids, self._skiplist_ids)]
+        rows: Matrix = matrix[~np.isin(text.encoding.input_ids, self._form.skipped_ids)]
         return rows
 
     def _hidden_states(
@@ -186,10 +174,8 @@ class LateInteractionEmbedder(NetworkEmbedder):
 
     def _fill_query(self, text: EncodedText) -> NDArray[np.int32]:
         """A query's ids, filled with `[MASK]`."""
-        length = max(self._filled_length, text.num_tokens)
-        ids = np.full(length, self.tokenizer.mask_id, np.int32)
-        ids[: text.num_tokens] = text.encoding.input_ids
-        return ids
+        assert isinstance(text.encoding, TokenIds), "encoded here"
+        return self._form.fill(text.encoding, self._filled_length)
 
     def _expand_query(self, text: EncodedText) -> Float[Tensor, "tokens hidden_size"]:
         """The hidden states of a query whose tokens do not attend to its expansion.

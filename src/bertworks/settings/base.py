@@ -296,7 +296,9 @@ def _translate(cls: type[BaseModel], error: ValidationError, where: str | None) 
     first = error.errors()[0]
     path = [part for part in first["loc"] if isinstance(part, str)]
     # For a value with several allowed types, the last part is the type that was tried.
-    loc = first["loc"][:-1] if first["loc"][-1:] in _TYPES else first["loc"]
+    loc, last = first["loc"], first["loc"][-1:]
+    if last in _TYPES or any(str(part).startswith("literal[") for part in last):
+        loc = loc[:-1]
     key = ".".join(str(part) for part in loc)
     if first["type"] == "extra_forbidden":
         owner: type[BaseModel] | None = cls

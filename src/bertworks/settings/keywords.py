@@ -538,10 +538,19 @@ class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
     passage_column: str | None
     negative_columns: str | Sequence[str] | None
     score_column: str | None
-    loss: Literal["in-batch", "triplet", "margin-mse", "kl", "cosine", "cosent", "angle"] | None
+    query_texts: str | None
+    passage_texts: str | None
+    loss: (
+        Literal["in-batch", "triplet", "margin-mse", "kl", "cosine", "cosent", "angle"]
+        | Sequence[Literal["in-batch", "triplet", "margin-mse", "kl", "cosine", "cosent", "angle"]]
+        | None
+    )
     pooling: str | None
     query_regularization: float
     passage_regularization: float
+    regularization_warmup: int
+    query_length: int
+    projection_size: int
     source_column: str | None
     target_column: str | None
 

@@ -47,8 +47,10 @@ PoolingName = Annotated[
 SPLADE_POOLINGS = tuple(name for name in SPARSE_POOLINGS if name != PIECE_WEIGHTS)
 """Those of the logits of a masked-language-model head."""
 
+_TRAINED_OTHERS = (*SPLADE_POOLINGS, NO_POOLING)
+
 RetrievalPooling = Annotated[
-    str, AfterValidator(lambda value: value if value in SPLADE_POOLINGS else _check_trained(value))
+    str, AfterValidator(lambda value: value if value in _TRAINED_OTHERS else _check_trained(value))
 ]
 """That of vectors which retrieval trains."""
 

@@ -52,6 +52,7 @@ class LabelledExample:
         truncated_tokens: number of tokens removed by truncation.
         texts: the texts of the row, for display.
         where: the row's location, for messages: file and line, or row number.
+        table: the number of the training table that it is from, if there are several.
     """
 
     index: int
@@ -60,6 +61,7 @@ class LabelledExample:
     truncated_tokens: int = 0
     texts: Sequence[str] = ()
     where: str = ""
+    table: int = 0
 
     @property
     def num_tokens(self) -> int:

@@ -82,15 +82,15 @@ def _user_settings(settings: type[TaskSettings]) -> type[TaskSettings]:
     return cast(type[TaskSettings], type(settings.__name__, bases, members))
 
 
-def check_length(limit: int, config: EncoderConfig) -> None:
+def check_length(limit: int, config: EncoderConfig, setting: str = "max_seq_length") -> None:
     """Check that an encoder has enough positions for a task's sequences.
 
     Raises:
-        SettingsError: it has fewer than `limit` (`max_seq_length`) positions.
+        SettingsError: it has fewer than `limit` (the value of `setting`) positions.
     """
     if limit > config.max_seqlen:
         raise SettingsError(
-            f"max_seq_length={limit} is more than the {config.max_seqlen} tokens that the "
+            f"{setting}={limit} is more than the {config.max_seqlen} tokens that the "
             f"encoder's max_position_embeddings={config.max_position_embeddings} has room for"
         )
 
@@ -278,6 +278,18 @@ class LabelledTask(Task[ExampleT]):
             sentence: how the model computes vectors of texts; None if it does not define this.
         """
         return {}
+
+    @classmethod
+    def complete_rows(cls, rows: Rows, settings: Any) -> Rows:  # noqa: ARG003
+        """Return a table with what its cells only name, such as texts in other files.
+
+        Args:
+            settings: an instance of `user_settings`.
+
+        Raises:
+            DataError: a file is not valid, or lacks what a cell names.
+        """
+        return rows
 
     def check_tables(self, count: int) -> None:
         """Check the settings for a number of training tables.

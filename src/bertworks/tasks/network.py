@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..nn.encoder import Encoder, HasEncoder
 from ..nn.losses import cross_entropy_sum
+from ..nn.vector_modules import VectorModules
 from ..packed import Batch, Padded
 
 
@@ -20,6 +21,14 @@ class Network(HasEncoder, ABC):
 
     has_array_form: ClassVar[bool] = False
     """Whether `Task.compute` gives what `predict` does. It counts for this class alone."""
+    num_updates: int = 0
+    """How often the weights have been updated; the training loop sets it, for losses that change
+    in training."""
+
+    @property
+    def vector_modules(self) -> VectorModules | None:
+        """What follows pooling in the sentence encoder that the network is saved as; or None."""
+        return None
 
     @abstractmethod
     def forward(self, batch: Batch) -> dict[str, Tensor]:

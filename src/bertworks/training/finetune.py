@@ -28,6 +28,7 @@ from ..model import Model
 from ..reports.report import write_report
 from ..runs.run_directory import RunDirectory
 from ..settings.keywords import TaskKeywords
+from ..settings.pooling import NO_POOLING
 from ..tasks import find_labelled_task
 from ..tasks.best_metric import BestMetric
 from ..tasks.breakdown import Breakdown
@@ -220,7 +221,13 @@ def _inherit_settings(
         for option, value in kind.inherit_options(model.sentence).items()
         if option not in settings.model_fields_set
     }
-    if model_settings and model.modules is not None:
+    pooling = model_settings.get("pooling", getattr(settings, "pooling", None))
+    is_late = model.sentence is not None and model.sentence.late_interaction is not None
+    if is_late and pooling == NO_POOLING and model.modules is not None:
+        if "projection_size" not in settings.model_fields_set:
+            width = model.modules.output_width(model.encoder.config.hidden_size)
+            model_settings["projection_size"] = width
+    elif model_settings and model.modules is not None:
         kinds = ", ".join(one.kind for one in model.modules.settings)
         warnings.warn(
             f"{name}: the vectors that are trained are those of the pooling; the modules after "

@@ -321,6 +321,7 @@ class _Loop:
     ) -> tuple[float, dict[str, float], float]:
         """Compute the clipped gradients of the global batch; return loss, part losses and norm."""
         scale = 1.0 if self.state.loss_scale is None else self.state.loss_scale.value
+        self.network.num_updates = self.state.step
         sums: dict[str, torch.Tensor] = {}
         rounds = batch.rounds if self.is_sharded else len(batch.micro_batches)
         for number in range(1, rounds + 1):

@@ -81,13 +81,15 @@ class LabelledData:
         as_table = {"columns": options.named_columns(), **options.table_options()}
         all_rows = []
         for table in tables:  # each is read once for the labels, once for the rows
-            table_rows = read_rows(reiterable(table), **as_table)
+            table_rows = kind.complete_rows(read_rows(reiterable(table), **as_table), options)
             drops = options.drop_unlabelled
             all_rows.append(labelled_rows(kind, table_rows, options) if drops else table_rows)
         rows = all_rows[0]
         dev_rows = None
         if dev is not None:
-            dev_rows = rows if isinstance(dev, float) else read_rows(dev, **as_table)
+            dev_rows = rows
+            if not isinstance(dev, float):
+                dev_rows = kind.complete_rows(read_rows(reiterable(dev), **as_table), options)
             if options.drop_unlabelled and dev_rows is not rows:
                 dev_rows = labelled_rows(kind, dev_rows, options)
         with counted_unlabelled(*all_rows, *(() if dev_rows is None else (dev_rows,))):
@@ -118,7 +120,7 @@ class LabelledData:
             reader = task.for_training_table(rows, number)
             gold = GoldRows(reader, rows)
             own_examples = [
-                replace(example, index=len(examples) + example.index)
+                replace(example, index=len(examples) + example.index, table=number)
                 for example in reader.labelled_examples(gold.rows)
             ]
             if not own_examples:

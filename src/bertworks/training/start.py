@@ -120,6 +120,10 @@ def _copy_pretrained_weights(
     if network.encoder.pooler is None:  # the head may have a layer instead
         fresh += ["encoder.pooler."]
     theirs = {name: value for name, value in theirs.items() if not name.startswith(tuple(fresh))}
+    own, given = network.vector_modules, model.modules
+    if not count and own is not None and given is not None and own.settings == given.settings:
+        prefix = next(name for name, part in network.named_modules() if part is own)
+        theirs |= given.state_dict(prefix=f"{prefix}.")
     keys = network.load_state_dict(theirs, strict=False)
     assert not keys.unexpected_keys, keys.unexpected_keys
     return tuple(keys.missing_keys)

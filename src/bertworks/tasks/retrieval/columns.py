@@ -195,3 +195,40 @@ def read_negatives(row: Row, columns: Sequence[str], where: str) -> list[str]:
             )
         negatives += texts
     return negatives
+
+
+def check_same_scale(rows: Rows, column: str, score_range: tuple[float, float]) -> None:
+    """Check that the scores of a training table are of the scale of the first one's.
+
+    Raises:
+        DataError: one lies outside, or all lie in the lower half.
+    """
+    low, high = score_range
+    scores = [read_finite_number(row, column, where) for where, row in rows]
+    if min(scores) < low or not (low + high) / 2 < max(scores) <= high:
+        raise DataError(
+            f"its scores (column {column!r}) are from {min(scores):g} to {max(scores):g}, those of "
+            f"the first training table from {low:g} to {high:g}",
+            where=rows.name,
+            fix="Write them in one scale.",
+        )
+
+
+def find_score_range(scores: Sequence[float]) -> tuple[float, float]:
+    """The scores that mean cosines of 0 and 1: the lowest and the highest of `scores`.
+
+    If all scores are between -1 and 1, they are used as cosines: the range is (0, 1).
+    """
+    low, high = min(scores), max(scores)
+    if low >= -1 and high <= 1:
+        return 0.0, 1.0
+    return low, high if high > low else low + 1
+
+
+def missing_column_error(rows: Rows, what: str, option: str) -> DataError:
+    """The error of a table in which a required column is not found."""
+    return DataError(
+        f"cannot tell which column holds the {what}",
+        where=rows.name,
+        fix=f"Name it: {option}=NAME.",
+    )

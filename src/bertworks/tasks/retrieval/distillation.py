@@ -118,7 +118,7 @@ class StudentTask(RetrievalTask):
     def network(self, config: EncoderConfig) -> RetrievalNetwork:
         if self._axes is None:
             return super().network(config)
-        if self.settings.is_sparse:
+        if self.settings.is_sparse or self.settings.is_late:
             raise SettingsError(f"pooling={self.pooling}: a teacher's vectors are dense")
         check_length(self.settings.max_seq_length, config)
         return StudentNetwork(config, self.settings, self._axes)

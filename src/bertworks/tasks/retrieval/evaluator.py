@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import Any, ClassVar
@@ -73,13 +73,13 @@ class RankingEvaluator(Evaluator):
     @cached_property
     def _vectors(self) -> tuple[np.ndarray, np.ndarray]:
         """The vectors of all queries and passages. Cached: access it only after the last row."""
-        return np.stack([*self._queries.values()]), np.stack([*self._passages.values()])
+        return _stack([*self._queries.values()]), _stack([*self._passages.values()])
 
     @cached_property
     def _nearest(self) -> list[list[bytes]]:
         """The nearest passages of each query, without passages that are ignored."""
         assert self._queries, "nothing was evaluated"
-        _, nearest_numbers = top_k(*self._vectors, DEPTH + 1)
+        _, nearest_numbers = top_k(*self._vectors, DEPTH + 1, compare=_similarities)
         passages = list(self._passages)
         rankings = []
         for query, numbers in zip(self._queries, nearest_numbers.tolist(), strict=True):
@@ -111,9 +111,10 @@ class RankingEvaluator(Evaluator):
             relevant = sorted(self._relevant[query], key=numbers.__getitem__)
             if not ranking or ranking[0] in relevant:
                 continue
-            scores = passages[[numbers[passage] for passage in relevant]] @ vector
-            margin = float(passages[numbers[ranking[0]]] @ vector - scores.max())
-            best = relevant[int(scores.argmax())]
+            rows = [numbers[passage] for passage in (ranking[0], *relevant)]
+            nearest_score, *scores = _similarities(vector[None], passages[rows])[0].tolist()
+            margin = nearest_score - max(scores)
+            best = relevant[scores.index(max(scores))]
             worst.add(margin, *query_row, excerpts[best], excerpts[ranking[0]], size_field="margin")
         return Breakdown(mistakes=worst.result())
 
@@ -122,3 +123,24 @@ class RankingEvaluator(Evaluator):
         if count > DEPTH:
             return []
         return [f"recall@{DEPTH} is uninformative: there are only {count} passages"]
+
+
+def _stack(vectors: Sequence[np.ndarray]) -> np.ndarray:
+    """The vectors of texts, `[texts, width]`; or those of their tokens `[texts, tokens, width]`.
+
+    Shorter texts are filled with copies of their first token's, which change no maximum.
+    """
+    length = max(len(one) for one in vectors)
+    if vectors[0].ndim == 1:
+        return np.stack(vectors)
+    parts = [(one, np.repeat(one[:1], length - len(one), axis=0)) for one in vectors]
+    return np.stack([np.concatenate(part) for part in parts])
+
+
+def _similarities(queries: np.ndarray, passages: np.ndarray) -> np.ndarray:
+    """The inner products of vectors `[queries, passages]`; or MaxSim, of those of tokens."""
+    if queries.ndim == 2:
+        products: np.ndarray = queries @ passages.T
+        return products
+    scores = [(queries @ passage.T).max(-1).sum(-1) for passage in passages]
+    return np.stack(scores, axis=1)

@@ -1,7 +1,7 @@
-"""The losses of retrieval: functions of the vectors of queries and passages.
+"""The losses of retrieval: functions of scores, or of the vectors of queries and passages.
 
-All vectors have length 1, so that inner products are cosines. Each function returns a sum over rows
-or over negatives, which the training loop divides by their number.
+Dense vectors have length 1, so that inner products are cosines. Each loss is a sum over rows or
+over negatives, which the training loop divides by their number.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ...nn.losses import cross_entropy_sum
-from .settings import ORDER_LOSSES, RetrievalSettings
+from .settings import PAIR_LOSSES, RetrievalSettings
 
 
 def loss_sum(
@@ -26,37 +26,68 @@ def loss_sum(
     """The loss that the settings name.
 
     Args:
+        settings: with one loss; see `RetrievalSettings.of_table`.
         passages: the passages of the rows, in their order, then all negatives.
         targets: those of `RetrievalTask.collate`.
     """
-    loss, scale = settings.loss, settings.scale
-    if loss == "in-batch":
-        return in_batch_loss_sum(
-            queries, passages, targets["is_excluded"], scale=scale, symmetric=settings.symmetric
-        )
-    positives, negatives = passages.tensor_split([len(queries)])
+    loss = settings.loss
+    if loss not in PAIR_LOSSES:
+        return score_loss_sum(settings, queries @ passages.T, targets)
+    positives = passages[: len(queries)]
     cosines = (queries * positives).sum(-1)
+    labels = targets["labels"].to(cosines.dtype)
     if loss == "cosine":
         # Regression objective of Reimers and Gurevych (2019), "Sentence-BERT", §3.
-        return (cosines - targets["labels"].to(cosines.dtype)).square().sum()
-    if loss in ORDER_LOSSES:
-        similarities = angle_similarities(queries, positives) if loss == "angle" else cosines
-        return cosent_loss_sum(similarities, targets["labels"].to(cosines.dtype), scale=scale)
+        return (cosines - labels).square().sum()
+    similarities = angle_similarities(queries, positives) if loss == "angle" else cosines
+    return cosent_loss_sum(similarities, labels, scale=settings.scale)
+
+
+def score_loss_sum(
+    settings: RetrievalSettings,
+    scores: Float[Tensor, "rows passages"],
+    targets: Mapping[str, Tensor],
+) -> Float[Tensor, ""]:
+    """The loss that the settings name, of the scores of each query with all passages.
+
+    Args:
+        scores: cosines, inner products, or those of `max_similarities`.
+        settings, targets: as in `loss_sum`.
+    """
+    loss, scaled_scores = settings.loss, settings.scale * scores
+    if loss == "in-batch":
+        return in_batch_loss_sum(
+            scaled_scores, targets["is_excluded"], symmetric=settings.symmetric
+        )
     negative_row = targets["negative_row"]
     if loss == "triplet":
-        return triplet_loss_sum(queries, positives, negatives, negative_row, margin=settings.margin)
-    scores = targets["labels"].to(queries.dtype)
-    if loss == "kl":
-        return kl_loss_sum(queries, passages, negative_row, scores, scale=scale)
-    return margin_mse_loss_sum(queries, passages, negative_row, scores, scale=scale)
+        return triplet_loss_sum(scores, negative_row, margin=settings.margin)
+    teacher_scores = targets["labels"].to(scores.dtype)
+    function = kl_loss_sum if loss == "kl" else margin_mse_loss_sum
+    return function(scaled_scores, negative_row, teacher_scores)
+
+
+def max_similarities(
+    queries: Float[Tensor, "rows query_tokens width"],
+    passages: Float[Tensor, "passages tokens width"],
+) -> Float[Tensor, "rows passages"]:
+    """MaxSim: the sum, over a query's tokens, of the largest inner product with a passage's token.
+
+    Source: Khattab and Zaharia (2020), "ColBERT", equation 3. The products of one query at a time
+    are in memory, and the backward pass keeps only which tokens were the largest.
+
+    Args:
+        passages: shorter ones are filled with copies of one of their tokens, which change nothing.
+    """
+    tokens = passages.flatten(0, 1).T
+    largest = [(query @ tokens).unflatten(1, passages.shape[:2]).max(-1)[0] for query in queries]
+    return torch.stack(largest).sum(1)
 
 
 def in_batch_loss_sum(
-    queries: Float[Tensor, "rows width"],
-    passages: Float[Tensor, "passages width"],
+    scores: Float[Tensor, "rows passages"],
     is_excluded: Bool[Tensor, "rows passages"],
     *,
-    scale: float,
     symmetric: bool = False,
 ) -> Float[Tensor, ""]:
     """The sum over queries of the cross-entropy of selecting their passage among all passages.
@@ -65,24 +96,22 @@ def in_batch_loss_sum(
     §4.4, for using other rows' passages as negatives.
 
     Args:
-        passages: the passages of the rows, in their order, then any number of negatives.
+        scores: of each query with the passages of the rows, in their order, then with any number
+            of negatives.
         is_excluded: passages that are not negatives of a query: they also belong to it, or
             equal it.
-        scale: factor of the cosines; one over the temperature.
         symmetric: return the mean of this loss and the loss of selecting each passage's query.
     """
-    positives = torch.arange(len(queries), device=queries.device)
-    scores = (scale * queries @ passages.T).masked_fill(is_excluded, -torch.inf)
+    positives = torch.arange(len(scores), device=scores.device)
+    scores = scores.masked_fill(is_excluded, -torch.inf)
     loss = cross_entropy_sum(scores, positives)
     if symmetric:
-        loss = (loss + cross_entropy_sum(scores[:, : len(queries)].T, positives)) / 2
+        loss = (loss + cross_entropy_sum(scores[:, : len(scores)].T, positives)) / 2
     return loss
 
 
 def triplet_loss_sum(
-    queries: Float[Tensor, "rows width"],
-    passages: Float[Tensor, "rows width"],
-    negatives: Float[Tensor, "negatives width"],
+    cosines: Float[Tensor, "rows passages"],
     negative_row: Int[Tensor, " negatives"],
     *,
     margin: float,
@@ -93,33 +122,26 @@ def triplet_loss_sum(
     length 1 is 2 - 2 cos, so that the margin in cosines is half of that in distances.
 
     Args:
-        passages: the passage of each row.
-        negatives: the negatives of all rows.
+        cosines: of each query with the passages of the rows, in their order, then with all
+            negatives.
         negative_row: index of the row that each negative belongs to.
         margin: minimum difference between the cosines of a row's passage and of its negatives.
     """
-    margins = _margins(queries, passages, negatives, negative_row)
-    return (margin - margins).clamp(min=0).sum()
+    return (margin - _margins(cosines, negative_row)).clamp(min=0).sum()
 
 
 def _margins(
-    queries: Float[Tensor, "rows width"],
-    passages: Float[Tensor, "rows width"],
-    negatives: Float[Tensor, "negatives width"],
-    negative_row: Int[Tensor, " negatives"],
+    scores: Float[Tensor, "rows passages"], negative_row: Int[Tensor, " negatives"]
 ) -> Float[Tensor, " negatives"]:
-    """How much higher the inner product of each negative's query with its passage is."""
-    near = (queries * passages).sum(-1)[negative_row]
-    return near - (queries[negative_row] * negatives).sum(-1)
+    """How much higher each negative's query scores its passage than the negative."""
+    negatives = torch.arange(len(negative_row), device=scores.device) + len(scores)
+    return scores.diagonal()[negative_row] - scores[negative_row, negatives]
 
 
 def margin_mse_loss_sum(
-    queries: Float[Tensor, "rows width"],
-    passages: Float[Tensor, "passages width"],
+    scores: Float[Tensor, "rows passages"],
     negative_row: Int[Tensor, " negatives"],
-    scores: Float[Tensor, " passages"],
-    *,
-    scale: float,
+    teacher_scores: Float[Tensor, " passages"],
 ) -> Float[Tensor, ""]:
     """The sum over negatives of the squared difference between the margins of student and teacher.
 
@@ -128,34 +150,30 @@ def margin_mse_loss_sum(
     Distillation", equation 3.
 
     Args:
-        passages: the passages of the rows, in their order, then all negatives.
+        scores: of each query with the passages of the rows, in their order, then with all
+            negatives.
         negative_row: index of the row that each negative belongs to.
-        scores: the teacher's, of each passage with its row's query.
-        scale: factor of the cosines, whose margins are at most 2.
+        teacher_scores: of each passage with its row's query.
     """
-    positives, negatives = passages.tensor_split([len(queries)])
-    positive_scores, negative_scores = scores.tensor_split([len(queries)])
-    margins = scale * _margins(queries, positives, negatives, negative_row)
-    return (margins - (positive_scores[negative_row] - negative_scores)).square().sum()
+    positive_scores, negative_scores = teacher_scores.tensor_split([len(scores)])
+    margins = positive_scores[negative_row] - negative_scores
+    return (_margins(scores, negative_row) - margins).square().sum()
 
 
 def kl_loss_sum(
-    queries: Float[Tensor, "rows width"],
-    passages: Float[Tensor, "passages width"],
+    scores: Float[Tensor, "rows passages"],
     negative_row: Int[Tensor, " negatives"],
-    scores: Float[Tensor, " passages"],
-    *,
-    scale: float,
+    teacher_scores: Float[Tensor, " passages"],
 ) -> Float[Tensor, ""]:
     """The sum over rows of the divergence of the student's distribution from the teacher's.
 
     Both are softmaxes over the row's passage and its negatives. Source: Ren et al. (2021),
     "RocketQAv2", equation 4. For the arguments see `margin_mse_loss_sum`.
     """
-    rows = torch.arange(len(queries), device=queries.device)
+    rows = torch.arange(len(scores), device=scores.device)
     is_other = torch.cat([rows, negative_row])[None] != rows[:, None]
-    own = (scale * queries @ passages.T).masked_fill(is_other, -torch.inf).log_softmax(-1)
-    teacher = scores[None].expand_as(own).masked_fill(is_other, -torch.inf).log_softmax(-1)
+    own = scores.masked_fill(is_other, -torch.inf).log_softmax(-1)
+    teacher = teacher_scores[None].expand_as(own).masked_fill(is_other, -torch.inf).log_softmax(-1)
     divergences = teacher.exp() * (teacher - own).masked_fill(is_other, 0)
     return divergences.sum()
 

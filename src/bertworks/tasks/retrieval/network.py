@@ -37,6 +37,10 @@ class RetrievalNetwork(Network):
         assert settings.pooling is not None, "the task has chosen one"
         self._settings, self._pooling = settings, settings.pooling
 
+    def settings_of(self, batch: Batch) -> RetrievalSettings:
+        """The settings of the training table that a batch is of."""
+        return self._settings.of_table(batch.examples[0].table)
+
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return `retrieval`: the sum of the losses of rows, or of negatives; see `losses`.
 
@@ -45,7 +49,7 @@ class RetrievalNetwork(Network):
         """
         outputs = self.predict(batch)
         queries, passages = outputs["queries"], outputs["passages"]
-        settings, targets = self._settings, batch.targets
+        settings, targets = self.settings_of(batch), batch.targets
         if settings.dimensions is None:
             return {"retrieval": loss_sum(settings, queries, passages, targets)}
         loss = queries.new_zeros(())

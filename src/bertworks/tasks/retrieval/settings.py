@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from ...settings.base import Need
-from ...settings.pooling import SPLADE_POOLINGS, RetrievalPooling
+from ...settings.pooling import NO_POOLING, SPLADE_POOLINGS, RetrievalPooling
 from ..labelled import TaskSettings
 
 Loss = Literal["in-batch", "triplet", "margin-mse", "kl", "cosine", "cosent", "angle"]
@@ -22,21 +22,22 @@ Loss = Literal["in-batch", "triplet", "margin-mse", "kl", "cosine", "cosent", "a
 - `angle`: the same of the angles of complex numbers, for scores near their ends.
 """
 
-PAIR_LOSSES = ("cosine", "cosent", "angle")
+PAIR_LOSSES: tuple[Loss, ...] = ("cosine", "cosent", "angle")
 """Losses of pairs of texts with a score."""
 
-SPARSE_LOSSES = ("in-batch", "margin-mse", "kl")
-"""Those of inner products, which sparse vectors are trained with."""
+SCORE_LOSSES: tuple[Loss, ...] = ("in-batch", "margin-mse", "kl")
+"""Those of any scores, which sparse vectors and late interaction are trained with."""
 
-ORDER_LOSSES = ("cosent", "angle")
+ORDER_LOSSES: tuple[Loss, ...] = ("cosent", "angle")
 """Those that compare the pairs of a batch with each other."""
 
-DISTILLATION_LOSSES = ("margin-mse", "kl")
+DISTILLATION_LOSSES: tuple[Loss, ...] = ("margin-mse", "kl")
 """Losses of a list of scores: of a row's passage, and of its negatives."""
 
 
 _WITHOUT_TEACHER = (
     *("loss", "dimensions", "scale", "symmetric", "margin", "score_range", "negative_columns"),
+    *("query_texts", "passage_texts"),
     "temperature",  # of classifiers
 )
 
@@ -53,19 +54,24 @@ class RetrievalSettings(TaskSettings):
         Need(
             ("scale",),
             "without loss=in-batch, margin-mse, kl, cosent or angle",
-            lambda own: own.loss not in ("triplet", "cosine"),
+            lambda own: own.has_loss(None, *SCORE_LOSSES, *ORDER_LOSSES),
         ),
         Need(
-            ("query_regularization", "passage_regularization"),
+            ("query_regularization", "passage_regularization", "regularization_warmup"),
             "without sparse vectors (pooling=splade-max)",
             lambda own: own.is_sparse,
         ),
-        Need(("symmetric",), "without loss=in-batch", lambda own: own.loss in (None, "in-batch")),
-        Need(("margin",), "without loss=triplet", lambda own: own.loss == "triplet"),
+        Need(
+            ("query_length", "projection_size"),
+            "without late interaction (pooling=none)",
+            lambda own: own.is_late,
+        ),
+        Need(("symmetric",), "without loss=in-batch", lambda own: own.has_loss(None, "in-batch")),
+        Need(("margin",), "without loss=triplet", lambda own: own.has_loss("triplet")),
         Need(
             ("score_range",),
             "without scores of pairs (loss=cosine, cosent or angle)",
-            lambda own: own.loss in (None, *PAIR_LOSSES) or own.score_column is not None,
+            lambda own: own.has_loss(None, *PAIR_LOSSES) or own.score_column is not None,
         ),
     )
 
@@ -74,7 +80,7 @@ class RetrievalSettings(TaskSettings):
         gt=0,
         le=10_000,
         description="factor of cosines in a loss that is not of cosines themselves; one over the "
-        "temperature; 1 for sparse vectors if omitted",
+        "temperature; if omitted, 1 for sparse vectors and late interaction",
     )
     symmetric: bool = Field(
         False, description="in-batch: also find each passage's query; the loss is the mean of both"
@@ -120,16 +126,28 @@ class RetrievalSettings(TaskSettings):
         description="column of scores of pairs, or of lists of a cross-encoder's scores of passage "
         "and negatives; detected if omitted",
     )
+    query_texts: str | None = Field(
+        None,
+        description="file of the texts of queries, which tables name by their ids: a table of ids "
+        "and texts without a header, such as MS MARCO's queries.train.tsv, or BEIR's queries.jsonl",
+    )
+    passage_texts: str | None = Field(
+        None,
+        description="the same of passages and negatives: collection.tsv, or corpus.jsonl",
+    )
     text_column: str | None = Field(
         None, description="column of texts to learn from a teacher; detected if omitted"
     )
-    loss: Loss | None = Field(
-        None, description="if omitted: cosine if there are scores, else in-batch"
+    loss: Loss | tuple[Loss, ...] | None = Field(
+        None,
+        description="if omitted: cosine if there are scores, else in-batch; a list, such as "
+        "[in-batch,cosent], has one for each training table",
     )
     pooling: RetrievalPooling | None = Field(
         None,
         description="how token vectors become a text vector; the model's own if omitted, or mean; "
-        "splade-max: sparse vectors of a masked-language model, compared by inner products",
+        "splade-max: sparse vectors of a masked-language model, compared by inner products; none: "
+        "a vector for each token (ColBERT), compared by MaxSim",
     )
     query_regularization: float = Field(
         5e-5,
@@ -143,6 +161,21 @@ class RetrievalSettings(TaskSettings):
         le=1000,
         description="the same of passages; higher weights give sparser vectors",
     )
+    regularization_warmup: int = Field(
+        0,
+        ge=0,
+        le=1_000_000_000,
+        description="steps in which both weights grow from 0, with the square of the step",
+    )
+    query_length: int = Field(
+        32,
+        ge=4,
+        le=100_000,
+        description="late interaction: tokens of a query, which is filled with [MASK]",
+    )
+    projection_size: int = Field(
+        128, ge=1, le=100_000, description="late interaction: numbers of a token's vector"
+    )
 
     def prompts(self, table: int = 0) -> tuple[str, str]:
         """The prompts of queries and passages of a training table; the first are the model's."""
@@ -153,14 +186,43 @@ class RetrievalSettings(TaskSettings):
         return query, passage
 
     @property
+    def losses(self) -> tuple[Loss | None, ...]:
+        """The loss of each training table; one for all if there is no list."""
+        return self.loss if isinstance(self.loss, tuple) else (self.loss,)
+
+    def has_loss(self, *losses: Loss | None) -> bool:
+        """Whether a table is trained with one of these losses."""
+        return not {*losses}.isdisjoint(self.losses)
+
+    def of_table(self, table: int) -> Self:
+        """The settings of one training table, with its own prompts and loss."""
+        if not any(
+            isinstance(one, tuple) for one in (self.query_prompt, self.passage_prompt, self.loss)
+        ):
+            return self
+        query, passage = self.prompts(table)
+        loss = self.losses[table] if isinstance(self.loss, tuple) else self.loss
+        return self.with_values(query_prompt=query, passage_prompt=passage, loss=loss)
+
+    @property
     def is_sparse(self) -> bool:
         """Whether vectors have a number for each piece of the vocabulary."""
         return self.pooling in SPLADE_POOLINGS
 
     @property
+    def is_late(self) -> bool:
+        """Whether texts are compared by the vectors of their tokens (late interaction)."""
+        return self.pooling == NO_POOLING
+
+    @property
+    def has_cosines(self) -> bool:
+        """Whether texts are compared by cosines."""
+        return not (self.is_sparse or self.is_late)
+
+    @property
     def has_pair_scores(self) -> bool:
-        """Whether rows are pairs of texts with a score."""
-        return self.score_column is not None and self.loss not in DISTILLATION_LOSSES
+        """Whether rows, of the first training table, are pairs of texts with a score."""
+        return self.score_column is not None and self.losses[0] not in DISTILLATION_LOSSES
 
     @model_validator(mode="after")
     def _check_values(self) -> Self:
@@ -168,13 +230,16 @@ class RetrievalSettings(TaskSettings):
             raise ValueError(f"dimensions={list(self.dimensions)}: each must be at least 1")
         if self.score_range is not None and not self.score_range[0] < self.score_range[1]:
             raise ValueError(f"score_range={list(self.score_range)} is not a range")
-        if self.is_sparse and self.loss not in (None, *SPARSE_LOSSES):
-            losses = ", ".join(SPARSE_LOSSES)
-            raise ValueError(f"loss={self.loss}: sparse vectors are trained with {losses}")
-        if self.is_sparse and self.dimensions is not None:
-            raise ValueError(f"dimensions: sparse vectors ({self.pooling}) are not shortened")
-        if () in (self.query_prompt, self.passage_prompt):
-            raise ValueError("a list of prompts must not be empty")
+        others = {*self.losses} - {None, *SCORE_LOSSES}
+        if others and (self.is_sparse or self.is_late):
+            what = "sparse vectors are" if self.is_sparse else "late interaction is"
+            losses = ", ".join(SCORE_LOSSES)
+            raise ValueError(f"loss={min(map(str, others))}: {what} trained with {losses}")
+        if self.dimensions is not None and (self.is_sparse or self.is_late):
+            what = "sparse vectors" if self.is_sparse else "vectors of tokens"
+            raise ValueError(f"dimensions: {what} (pooling={self.pooling}) are not shortened")
+        if () in (self.query_prompt, self.passage_prompt, self.loss):
+            raise ValueError("a list of prompts or losses must not be empty")
         if self.dropout is not None:
             raise ValueError(f"dropout={self.dropout}: retrieval has no output layer")
         return self

@@ -37,11 +37,13 @@ class SparseNetwork(RetrievalNetwork):
         """Return `retrieval`: the sum of the losses, with the FLOPS of queries and passages."""
         outputs = self.predict(batch)
         queries, passages = outputs["queries"], outputs["passages"]
-        settings = self._settings
+        settings = self.settings_of(batch)
         penalty = settings.query_regularization * flops(queries)
         penalty = penalty + settings.passage_regularization * flops(passages)
-        loss = loss_sum(settings, queries, passages, batch.targets)
-        return {"retrieval": loss + batch.counts["retrieval"] * penalty}
+        weight = batch.counts["retrieval"] * regularization_share(settings, self.num_updates)
+        return {
+            "retrieval": loss_sum(settings, queries, passages, batch.targets) + weight * penalty
+        }
 
     def _encode(self, packed: Packed) -> Float[Tensor, "sequences vocab_size"]:
         lengths = np.diff(packed.on_host.cu_seqlens).tolist()
@@ -52,6 +54,16 @@ class SparseNetwork(RetrievalNetwork):
             largest = torch.stack([part.amax(0) for part in logits])
             return splade_weights(largest, self._pooling)
         return torch.stack([splade_weights(part, self._pooling).sum(0) for part in logits])
+
+
+def regularization_share(settings: RetrievalSettings, num_updates: int) -> float:
+    """By what the weights of FLOPS are multiplied after a number of updates.
+
+    It grows quadratically, so that ranking is learned before weights are removed. Source: Formal
+    et al. (2021), "SPLADE", §4.
+    """
+    steps = settings.regularization_warmup
+    return 1.0 if num_updates >= steps else (num_updates / steps) ** 2
 
 
 def splade_weights(logits: Tensor, pooling: str) -> Tensor:

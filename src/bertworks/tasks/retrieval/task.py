@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...checkpoints.heads import MLM
+from ...checkpoints.late_interaction import LateInteractionSettings
 from ...checkpoints.sentence_settings import SentenceSettings
 from ...data.rows import Row, Rows, text_of
 from ...data.schema import RoleColumns, names_of
@@ -28,11 +29,21 @@ from ...nn.head_layouts import HeadLayout
 from ...packed import Batch, Packed, to_array
 from ...text.tokenizer import Tokenizer
 from ..array_network import ArrayNetwork, compute_in_chunks
-from ..example import LabelledExample, Tokens, list_sequences, pack
+from ..example import LabelledExample, Tokens
 from ..labelled import LabelledTask, TaskSettings, check_length
 from ..labels import read_finite_number
 from ..task import DisplayValue, Evaluator, Outputs, Prediction, Task
-from .columns import SCHEMA, find_retrieval_columns, read_negatives, read_score_list
+from .columns import (
+    SCHEMA,
+    check_same_scale,
+    find_retrieval_columns,
+    find_score_range,
+    missing_column_error,
+    read_negatives,
+    read_score_list,
+)
+from .late_interaction import TextForm, trained_form
+from .packing import pack_texts
 from .settings import DISTILLATION_LOSSES, ORDER_LOSSES, PAIR_LOSSES, RetrievalSettings
 
 if TYPE_CHECKING:
@@ -57,28 +68,40 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         self.pooling = settings.pooling or "mean"
         loss = settings.loss or ("in-batch" if settings.score_column is None else "cosine")
         values: dict[str, Any] = {"loss": loss, "pooling": self.pooling}
-        if settings.is_sparse and "scale" not in settings.model_fields_set:
+        if (settings.is_sparse or settings.is_late) and "scale" not in settings.model_fields_set:
             values["scale"] = 1.0
         super().__init__(tokenizer, settings.with_values(**values))
         # FLOPS are of the means of a batch.
-        is_of_batch = loss in ("in-batch", *ORDER_LOSSES) or settings.is_sparse
+        is_of_batch = self.settings.has_loss("in-batch", *ORDER_LOSSES) or settings.is_sparse
         self.additive = not is_of_batch
+        self.late_interaction: LateInteractionSettings | None = None
+        if settings.is_late:
+            self.late_interaction = trained_form(
+                tokenizer, settings.query_length, settings.max_seq_length
+            )
+            self._form = TextForm(tokenizer, self.late_interaction)
         self.best_metric = "spearman" if self.settings.has_pair_scores else "mrr@10"
 
     @classmethod
     def inherit_options(cls, sentence: SentenceSettings | None) -> dict[str, Any]:
         if sentence is None:
             return {}
-        limit = sentence.max_seq_length
-        return {"pooling": sentence.pooling, **({} if limit is None else {"max_seq_length": limit})}
+        values: dict[str, Any] = {
+            "pooling": sentence.pooling,
+            "max_seq_length": sentence.max_seq_length,
+        }
+        if (late := sentence.late_interaction) is not None:
+            length = late.document_length
+            values |= {"max_seq_length": length, "query_length": late.query_length}
+        return {option: value for option, value in values.items() if value is not None}
 
     @classmethod
     def _find_columns(cls, rows: Rows, settings: RetrievalSettings) -> RoleColumns:
         return find_retrieval_columns(
             rows,
             cls._columns_in(settings),
-            may_score=settings.loss in (None, *PAIR_LOSSES),
-            has_score_lists=settings.loss in DISTILLATION_LOSSES,
+            may_score=settings.losses[0] in (None, *PAIR_LOSSES),
+            has_score_lists=settings.losses[0] in DISTILLATION_LOSSES,
         )
 
     @classmethod
@@ -86,6 +109,29 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         if settings.text_column is not None:  # single texts, with a teacher's vectors as targets
             return []
         return cls._label_columns(cls._find_columns(rows, settings))
+
+    @classmethod
+    def complete_rows(cls, rows: Rows, settings: RetrievalSettings) -> Rows:
+        from ...data.texts_by_id import with_texts
+
+        files = {"query": settings.query_texts}
+        files |= dict.fromkeys(("passage", "negatives"), settings.passage_texts)
+        if not any(files.values()):
+            return rows
+        present = {
+            role: name if all(map(rows.has, names_of(name))) else None
+            for role, name in cls._columns_in(settings).items()
+        }
+        columns = find_retrieval_columns(rows, present, may_score=False)
+        return with_texts(
+            rows,
+            {
+                column: file
+                for role, file in files.items()
+                for column in names_of(columns[role])
+                if file is not None
+            },
+        )
 
     @classmethod
     def from_table(cls, tokenizer: Tokenizer, rows: Rows, settings: TaskSettings) -> Self:
@@ -96,19 +142,20 @@ class RetrievalTask(LabelledTask[LabelledExample]):
                 fix="Name query_column and passage_column.",
             )
         scored_losses = (*PAIR_LOSSES, *DISTILLATION_LOSSES)
-        if settings.score_column is not None and settings.loss not in (None, *scored_losses):
+        if settings.score_column is not None and not settings.has_loss(None, *scored_losses):
             what = f"score_column={settings.score_column!r} is not for loss={settings.loss}"
             raise SettingsError(what)
         columns = cls._find_columns(rows, settings)
-        loss = settings.loss or ("in-batch" if columns["score"] is None else "cosine")
+        loss = settings.losses[0] or ("in-batch" if columns["score"] is None else "cosine")
         if loss in scored_losses and columns["score"] is None:
-            raise _missing_column_error(rows, "scores", "score_column")
+            raise missing_column_error(rows, "scores", "score_column")
         if loss in ("triplet", *DISTILLATION_LOSSES) and not columns["negatives"]:
-            raise _missing_column_error(rows, "negatives", "negative_columns")
+            raise missing_column_error(rows, "negatives", "negative_columns")
         if loss not in scored_losses:
             columns["score"] = None
         values = settings.model_dump(include=set(cls.settings_class.model_fields))
-        values |= {**cls._settings_of_columns(columns), "loss": loss}
+        values |= cls._settings_of_columns(columns)
+        values |= {"loss": settings.loss or loss, "query_texts": None, "passage_texts": None}
         has_pair_scores = loss in PAIR_LOSSES and settings.score_range is None
         if has_pair_scores and isinstance(score := columns["score"], str):
             scores = [read_finite_number(row, score, where) for where, row in rows]
@@ -136,28 +183,32 @@ class RetrievalTask(LabelledTask[LabelledExample]):
             rows, table_columns, labelled=labelled, may_score=may_score
         )
         values = self._settings_of_columns(columns)
-        is_pairs = settings.loss not in DISTILLATION_LOSSES
+        is_pairs = settings.losses[0] not in DISTILLATION_LOSSES
         if is_pairs and isinstance(score := columns["score"], str):
             sample = [read_finite_number(row, score, rows.name) for row in rows.sample]
             values["score_range"] = settings.score_range or find_score_range(sample)
         return type(self)(self.tokenizer, settings.with_values(**values))
 
     def check_tables(self, count: int) -> None:
-        for name in ("query_prompt", "passage_prompt"):
-            prompts = getattr(self.settings, name)
-            if not isinstance(prompts, str) and len(prompts) != count:
-                what = f"{name} has {len(prompts)} prompts for {count} training tables"
+        for name in ("query_prompt", "passage_prompt", "loss"):
+            values = getattr(self.settings, name)
+            if isinstance(values, tuple) and len(values) != count:
+                what = f"{name} has {len(values)} values for {count} training tables"
                 raise SettingsError(what, fix="Give one, or one for each.")
 
     def for_training_table(self, rows: Rows, number: int) -> Self:
-        query, passage = self.settings.prompts(number)
-        settings = self.settings.with_values(query_prompt=query, passage_prompt=passage)
+        settings = self.settings.of_table(number)
         if number == 0:
             return type(self)(self.tokenizer, settings).for_table(rows, labelled=True)
         names = {
             role: column if column and set(names_of(column)) <= set(rows.columns) else None
             for role, column in self.columns.items()
         }
+        if isinstance(self.settings.loss, tuple):  # so its rows may be of another kind
+            if settings.loss not in (*PAIR_LOSSES, *DISTILLATION_LOSSES):
+                names["score"] = None
+            values = {**self._settings_of_columns(names), "score_range": None}
+            return self.from_table(self.tokenizer, rows, settings.with_values(**values))
         has_lists = settings.loss in DISTILLATION_LOSSES
         columns = find_retrieval_columns(rows, names, has_score_lists=has_lists)
         score, first_score = columns["score"], self.columns["score"]
@@ -169,7 +220,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
                 fix="Train on tables of one kind, or remove the column.",
             )
         if isinstance(score, str) and settings.score_range is not None:
-            _check_same_scale(rows, score, settings.score_range)
+            check_same_scale(rows, score, settings.score_range)
         values = self._settings_of_columns(columns)
         return type(self)(self.tokenizer, settings.with_values(**values))
 
@@ -181,10 +232,13 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         entries: dict[str, Any] = {"prompts": prompts} if prompts else {}
         if self.settings.is_sparse:
             entries |= {"model_type": "SparseEncoder", "similarity_fn_name": "dot"}
+        if self.settings.is_late:
+            limit = max(limit, self.settings.query_length)
         return SentenceSettings(
             pooling=self.pooling,
-            normalize=not self.settings.is_sparse,
+            normalize=self.settings.has_cosines,
             max_seq_length=limit,
+            late_interaction=self.late_interaction,
             entries=entries,
         )
 
@@ -197,16 +251,23 @@ class RetrievalTask(LabelledTask[LabelledExample]):
 
         if self.settings.is_sparse and isinstance(other, PretrainingTask):
             return not other.causal
-        is_same_kind = (
-            isinstance(other, RetrievalTask) and self.settings.is_sparse == other.settings.is_sparse
-        )
-        return is_same_kind and super().is_head_compatible(other)
+        if not isinstance(other, RetrievalTask):
+            return False
+        kinds = [
+            (own.is_sparse, own.projection_size if own.is_late else None)
+            for own in (self.settings, other.settings)
+        ]
+        return kinds[0] == kinds[1] and super().is_head_compatible(other)
 
     def network(self, config: EncoderConfig) -> RetrievalNetwork:
+        from .late_network import LateInteractionNetwork
         from .network import RetrievalNetwork
         from .sparse_network import SparseNetwork
 
         check_length(self.settings.max_seq_length, config)
+        if self.settings.is_late:
+            check_length(self.settings.query_length, config, "query_length")
+            return LateInteractionNetwork(config, self.settings, self._form.skipped_ids)
         if self.settings.is_sparse:
             if config.attention != "bidirectional":
                 raise SettingsError(f"pooling={self.pooling}: the model's attention is causal")
@@ -220,7 +281,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
 
     def head_layouts(self, config: EncoderConfig) -> Mapping[str, HeadLayout] | None:
         check_length(self.settings.max_seq_length, config)
-        return None if self.settings.is_sparse else {}
+        return None if self.settings.is_sparse or self.settings.is_late else {}
 
     def compute(self, network: ArrayNetwork, batch: Batch) -> dict[str, NDArray[Any]]:
         def compute_vectors(part: Packed) -> NDArray[np.float32]:
@@ -232,8 +293,9 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         return {"queries": queries, "passages": passages, "values": values}
 
     def check_batches(self, examples: Sequence[LabelledExample], batch_size: int) -> None:
-        if batch_size == 1 and self.settings.loss in ORDER_LOSSES:
-            what = f"batch_size=1: loss={self.settings.loss} compares the rows of a batch"
+        order_losses = [loss for loss in self.settings.losses if loss in ORDER_LOSSES]
+        if batch_size == 1 and order_losses:
+            what = f"batch_size=1: loss={order_losses[0]} compares the rows of a batch"
             raise SettingsError(what, fix="Give a larger batch_size.")
         has_negatives = any(len(example.sequences) > 2 for example in examples)
         if batch_size == 1 and not self.additive and not has_negatives:
@@ -273,7 +335,8 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         text_columns = self.column("query"), self.column("passage")
         texts: list[list[str]] = []
         scores: list[Any] = [None] * len(rows)
-        needs_negatives = settings.loss in ("triplet", *DISTILLATION_LOSSES)
+        loss = settings.losses[0]  # a list's others are those of other tables
+        needs_negatives = loss in ("triplet", *DISTILLATION_LOSSES)
         query_prompt, passage_prompt = settings.prompts()
         for index, (row, location) in enumerate(zip(rows, where, strict=True)):
             query, passage = (text_of(row, column, location) for column in text_columns)
@@ -284,7 +347,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
                 if needs_negatives and negatives and len(parts) == 2:
                     fix = "Leave the row out, or give loss=in-batch."
                     raise DataError("the row has no negative", where=location, fix=fix)
-                if settings.score_column is not None and settings.loss in DISTILLATION_LOSSES:
+                if settings.score_column is not None and loss in DISTILLATION_LOSSES:
                     count = len(parts) - 1
                     scores[index] = read_score_list(row, settings.score_column, count, location)
                 elif settings.score_column is not None:
@@ -314,26 +377,48 @@ class RetrievalTask(LabelledTask[LabelledExample]):
             DataError: a text is too long and `truncation` is "error".
         """
         locations = [location for parts, location in zip(texts, where, strict=True) for _ in parts]
-        encodings = self.tokenizer.encode_batch(
-            [prompts[number > 0] + text for parts in texts for number, text in enumerate(parts)],
-            max_length=self.settings.max_seq_length,
-            truncation=self.settings.truncation,
-            where=locations,
-        )
+        numbers = [number for parts in texts for number in range(len(parts))]
+        all_texts = [
+            prompts[number > 0] + text for parts in texts for number, text in enumerate(parts)
+        ]
+        encodings = self._encode(all_texts, locations, [number == 0 for number in numbers])
         edges = pairwise(accumulate(map(len, texts), initial=0))
         return [
             LabelledExample(
                 index=first_index + number,
-                sequences=[Tokens.from_encoding(encoding) for encoding in encodings[start:end]],
+                sequences=[tokens for tokens, _ in encodings[start:end]],
                 target=targets[number],
-                truncated_tokens=sum(
-                    encoding.truncated_tokens for encoding in encodings[start:end]
-                ),
+                truncated_tokens=sum(excess for _, excess in encodings[start:end]),
                 texts=texts[number],
                 where=where[number],
             )
             for number, (start, end) in enumerate(edges)
         ]
+
+    def _encode(
+        self, texts: Sequence[str], where: Sequence[str], is_query: Sequence[bool]
+    ) -> list[tuple[Tokens, int]]:
+        """Tokenise texts: their tokens, and how many were cut off."""
+        settings = self.settings
+        limit, truncation = settings.max_seq_length, settings.truncation
+        if not settings.is_late:
+            encodings = self.tokenizer.encode_batch(
+                texts, max_length=limit, truncation=truncation, where=where
+            )
+            return [(Tokens.from_encoding(one), one.truncated_tokens) for one in encodings]
+        result: list[tuple[Tokens, int]] = [(Tokens(*[np.empty(0, np.int32)] * 2), 0)] * len(texts)
+        for kind, length in ((True, settings.query_length), (False, limit)):
+            rows = [row for row, one in enumerate(is_query) if one == kind]
+            places = [where[row] for row in rows]
+            parts = [texts[row] for row in rows]
+            for row, one in zip(
+                rows,
+                self._form.encode(parts, places, length, truncation, is_query=kind),
+                strict=True,
+            ):
+                ids = self._form.fill(one, length) if kind else one.input_ids
+                result[row] = Tokens(ids, np.zeros_like(ids)), one.truncated_tokens
+        return result
 
     def collate(self, examples: Sequence[LabelledExample]) -> Batch:
         """Pack all texts in order of length; `pack_texts` describes the targets.
@@ -348,14 +433,15 @@ class RetrievalTask(LabelledTask[LabelledExample]):
             lists = [np.atleast_1d(np.asarray(score, np.float32)) for score in scores]
             parts = [np.array([own[0] for own in lists]), *(own[1:] for own in lists)]
             targets["labels"] = np.concatenate(parts)
-        is_of_negatives = self.settings.loss in ("triplet", "margin-mse")
+        loss = self.settings.of_table(examples[0].table).loss
+        is_of_negatives = loss in ("triplet", "margin-mse")
         count = len(targets["negative_row"]) if is_of_negatives else len(examples)
         return Batch(packed, targets, {"retrieval": count}, examples)
 
     def decode(self, outputs: Outputs, batch: Batch) -> dict[int, Prediction]:
-        """For each row the `similarity` of its texts: the cosine, or inner product if sparse."""
+        """For each row the `similarity` of its texts: cosine, inner product if sparse, MaxSim."""
         values = to_array(outputs["values"]).astype(np.float64)
-        if not self.settings.is_sparse:
+        if self.settings.has_cosines:
             values = values.clip(-1, 1)  # rounding may exceed 1
         return {
             example.index: {"similarity": value}
@@ -378,91 +464,3 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         from .evaluator import RankingEvaluator
 
         return RegressionEvaluator if self.settings.has_pair_scores else RankingEvaluator
-
-
-def pack_texts(examples: Sequence[LabelledExample]) -> tuple[Packed, dict[str, np.ndarray]]:
-    """Pack all texts in order of length.
-
-    Returns:
-        The pack, and by name:
-        `query` `[rows]` int64: indices of the queries' sequences in the pack;
-        `passage` `[rows + negatives]` int64: the same for the rows' passages, then all negatives;
-        `negative_row` `[negatives]` int64: index of the row that each negative belongs to;
-        `is_excluded` `[rows, rows + negatives]` bool: passages that are not negatives of a query.
-    """
-    # First queries, then their passages, then the negatives, each in the order of the rows.
-    roles = sorted(list_sequences(examples), key=lambda role: min(role[1], 2))
-    token_ids = [examples[at].sequences[number].input_ids for at, number in roles]
-    texts = [examples[at].texts[number] for at, number in roles]
-    order = sorted(range(len(roles)), key=lambda role: len(token_ids[role]))
-    packed = pack(examples, [roles[role] for role in order])
-    positions = np.empty(len(order), np.int64)
-    positions[order] = np.arange(len(order))
-    rows = len(examples)
-    return packed, {
-        "query": positions[:rows],
-        "passage": positions[rows:],
-        "negative_row": np.array([at for at, _ in roles[2 * rows :]], np.int64),
-        "is_excluded": _find_excluded(token_ids, texts, rows),
-    }
-
-
-def _find_excluded(
-    token_ids: Sequence[np.ndarray], texts: Sequence[str], num_queries: int
-) -> NDArray[np.bool_]:
-    """Which passages must not be used as negatives of a query: `[queries, passages]`.
-
-    These are passages that belong to the same query in another row, and passages that equal the
-    query. The first passages are the positives, in the order of the queries; they are not excluded.
-    Texts are compared by their token ids; a query and a passage, which may have different prompts,
-    also as they are in the table.
-
-    Args:
-        token_ids, texts: of the queries, then of the passages.
-    """
-    numbers: dict[bytes, int] = {}
-    ids = np.array([numbers.setdefault(one.tobytes(), len(numbers)) for one in token_ids])
-    text_numbers: dict[str, int] = {}
-    of_texts = np.array([text_numbers.setdefault(text, len(text_numbers)) for text in texts])
-    queries, passages = ids[:num_queries, None], ids[num_queries:]
-    pairs = queries * len(numbers) + passages
-    is_excluded: NDArray[np.bool_] = np.isin(pairs, pairs.diagonal()) | (queries == passages)
-    is_excluded |= of_texts[:num_queries, None] == of_texts[num_queries:]
-    np.fill_diagonal(is_excluded, val=False)
-    return is_excluded
-
-
-def _check_same_scale(rows: Rows, column: str, score_range: tuple[float, float]) -> None:
-    """Check that the scores of a training table are of the scale of the first one's.
-
-    Raises:
-        DataError: one lies outside, or all lie in the lower half.
-    """
-    low, high = score_range
-    scores = [read_finite_number(row, column, where) for where, row in rows]
-    if min(scores) < low or not (low + high) / 2 < max(scores) <= high:
-        raise DataError(
-            f"its scores (column {column!r}) are from {min(scores):g} to {max(scores):g}, those of "
-            f"the first training table from {low:g} to {high:g}",
-            where=rows.name,
-            fix="Write them in one scale.",
-        )
-
-
-def find_score_range(scores: Sequence[float]) -> tuple[float, float]:
-    """The scores that mean cosines of 0 and 1: the lowest and the highest of `scores`.
-
-    If all scores are between -1 and 1, they are used as cosines: the range is (0, 1).
-    """
-    low, high = min(scores), max(scores)
-    if low >= -1 and high <= 1:
-        return 0.0, 1.0
-    return low, high if high > low else low + 1
-
-
-def _missing_column_error(rows: Rows, what: str, option: str) -> DataError:
-    return DataError(
-        f"cannot tell which column holds the {what}",
-        where=rows.name,
-        fix=f"Name it: {option}=NAME.",
-    )

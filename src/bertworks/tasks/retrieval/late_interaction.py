@@ -1,0 +1,115 @@
+"""How late interaction (ColBERT) writes texts: with prefixes, and queries filled with `[MASK]`.
+
+    query:    [CLS] [Q] tokens [SEP] [MASK] … up to a fixed length
+    document: [CLS] [D] tokens [SEP], whose punctuation is not compared
+
+Source: Khattab and Zaharia (2020), "ColBERT", §3.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...checkpoints.late_interaction import LateInteractionSettings
+from ...errors import DataError, SettingsError
+from ...text.encoding import TokenIds, Truncation
+from ...text.tokenizer import Tokenizer
+
+_PREFIXES = (("[Q] ", "[D] "), ("[unused0]", "[unused1]"))
+"""PyLate's, which it adds to vocabularies, and those of the original release."""
+
+
+class TextForm:
+    """Writes queries and documents as late interaction does.
+
+    Attributes:
+        start, end: the pieces before a text, by whether it is a query, and after it.
+        skipped_ids: the pieces of documents that are not compared.
+
+    Raises:
+        SettingsError: a prefix is not a piece.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, settings: LateInteractionSettings) -> None:
+        self._tokenizer, self._settings = tokenizer, settings
+        ids, frame = tokenizer.definition.ids, tokenizer.definition.frame
+        start = [ids[piece] for piece in frame.start]
+        self.start = {
+            is_query: np.array([*start, *_find_prefix(tokenizer, prefix)], np.int32)
+            for is_query, prefix in (
+                (True, settings.query_prefix),
+                (False, settings.document_prefix),
+            )
+        }
+        self.end = np.array([ids[piece] for piece in frame.end], np.int32)
+        skipped = (ids.get(word) for word in settings.skipped_words)
+        self.skipped_ids = np.array([one for one in skipped if one is not None], np.int64)
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        where: Sequence[str],
+        limit: int,
+        truncation: Truncation,
+        *,
+        is_query: bool,
+    ) -> list[TokenIds]:
+        """Tokenise texts; queries are not filled yet.
+
+        Raises:
+            DataError: a text is not valid, or is too long and `truncation` is "error".
+        """
+        start, end = self.start[is_query], self.end
+        room = limit - len(start) - len(end)
+        encodings = []
+        for row, place in zip(self._tokenizer.piece_ids(texts, where=where), where, strict=True):
+            excess = max(0, len(row) - room)
+            if excess and truncation == "error":
+                raise DataError(
+                    f"{len(row) + limit - room} tokens, but at most {limit} fit",
+                    where=place,
+                    fix="Shorten the text.",
+                )
+            encodings.append(TokenIds(np.concatenate([start, row[:room], end]), excess))
+        return encodings
+
+    def fill(self, query: TokenIds, length: int) -> NDArray[np.int32]:
+        """A query's ids, filled with `[MASK]` up to a length."""
+        ids = np.full(max(length, query.num_tokens), self._tokenizer.mask_id, np.int32)
+        ids[: query.num_tokens] = query.input_ids
+        return ids
+
+
+def _find_prefix(tokenizer: Tokenizer, prefix: str) -> list[int]:
+    """The id of a prefix, which files write with or without a space after it."""
+    if not prefix:
+        return []
+    for piece in (prefix, prefix.strip()):
+        if (number := tokenizer.definition.ids.get(piece)) is not None:
+            return [number]
+    raise SettingsError(f"the prefix {prefix!r} of late interaction is not in the vocabulary")
+
+
+def trained_form(
+    tokenizer: Tokenizer, query_length: int, document_length: int
+) -> LateInteractionSettings:
+    """The settings of a model that is trained here.
+
+    Prefixes are the first that are in the vocabulary, or none. The tokens of a query attend to its
+    expansion, which is a part of its sequence.
+    """
+    ids = tokenizer.definition.ids
+    query_prefix, document_prefix = next(
+        (pair for pair in _PREFIXES if all({one, one.strip()} & ids.keys() for one in pair)),
+        ("", ""),
+    )
+    return LateInteractionSettings(
+        query_prefix=query_prefix,
+        document_prefix=document_prefix,
+        query_length=query_length,
+        document_length=document_length,
+        attends_to_expansion=True,
+    )
