@@ -38,7 +38,7 @@ from ..tasks.best_metric import BestMetric
 from ..tasks.network import Network
 from ..tasks.task import Task
 from ..utils.progress import Progress
-from . import machine
+from . import machine, sharding
 from .checkpoint import save_weights
 from .distributed import ProcessGroup, check_can_split, process_group
 from .freezing import frozen_parameters, unfreeze
@@ -50,14 +50,6 @@ from .prefetch import prefetch
 from .random_state import unchanged_random_state
 from .recorder import Recorder
 from .settings import FitSettings
-from .sharding import (
-    check_can_shard,
-    full_tensor,
-    gather_full_weights,
-    is_sharded,
-    local_tensor,
-    shard,
-)
 from .signals import RunInterrupted, StopRequest, stop_request
 from .state import Checkpointer, FitResult, TrainState
 from .stream import GlobalBatch, Position, stream
@@ -111,8 +103,8 @@ def fit(
         stack.enter_context(tf32_products(settings.precision == "tf32"))
         unfreeze_steps = stack.enter_context(frozen_parameters(network, settings))
         if settings.sharding == "full" and group.world > 1:
-            check_can_shard(settings)
-            trained_network = shard(network.to("cpu"), group.device, group.world)
+            sharding.check_can_shard(settings)
+            trained_network = sharding.shard(network.to("cpu"), group.device, group.world)
         else:
             trained_network = network.to(group.device)
         stack.enter_context(autocast_to(trained_network, dtype))
@@ -176,7 +168,7 @@ class _Loop:
         self.optimizer = build_optimizer(self.network, self.settings, self.unfreeze_steps)
         self.average = Average(self.optimizer, self.settings.ema)
         self.model = self.group.wrap(self.network)
-        self.is_sharded = is_sharded(self.network)
+        self.is_sharded = sharding.is_sharded(self.network)
         rounding = ", TF32 products" if self.settings.precision == "tf32" else ""
         self.facts = {
             **machine.describe(device),
@@ -184,14 +176,9 @@ class _Loop:
             "sharding": "full" if self.is_sharded else "none",
             "computes in": str(self.dtype).removeprefix("torch.") + rounding,
         }
+        keep = self.settings.keep_checkpoints
         self.checkpointer = Checkpointer(
-            self.run,
-            self.network,
-            self.optimizer,
-            self.group,
-            self.facts,
-            self.plan,
-            self.settings.keep_checkpoints,
+            self.run, self.network, self.optimizer, self.group, self.facts, self.plan, keep
         )
 
     def start_or_resume(self) -> int | None:
@@ -346,7 +333,7 @@ class _Loop:
             gradients = [one.grad for one in self.parameters if one.grad is not None]
             torch._foreach_mul_(gradients, 1 / scale)
         norm = clip_gradients(self.parameters, self.settings.max_grad_norm)
-        norm = full_tensor(norm) if self.is_sharded else norm
+        norm = sharding.full_tensor(norm) if self.is_sharded else norm
         *parts, grad_norm = torch.cat((values, norm[None])).tolist()  # waits for the device, once
         return sum(parts), dict(zip(sums, parts, strict=True)), grad_norm
 
@@ -399,7 +386,7 @@ class _Loop:
     def gather_full_weights(self) -> None:
         """Copy the trained weights to the whole network if it is sharded for training."""
         if self.whole is not self.network:
-            gather_full_weights(self.network, self.whole.to("cpu"))
+            sharding.gather_full_weights(self.network, self.whole.to("cpu"))
 
     def early_stop(self) -> str | None:
         """Return why the run stops early: its metric has not improved for too long; None if not.
@@ -440,7 +427,7 @@ class _Loop:
 
     def check_weights(self) -> None:
         """Raise `TrainingError` if weights are not finite, before they are evaluated or saved."""
-        bad = not all(is_finite(local_tensor(parameter)) for parameter in self.parameters)
+        bad = not all(is_finite(sharding.local_tensor(parameter)) for parameter in self.parameters)
         if self.group.sum_counts({"bad": bad})["bad"]:
             raise TrainingError(
                 f"the weights are not finite after step {self.state.step}",

@@ -310,6 +310,7 @@ def _finish(
 
 _SHORTEST, _LONGEST = 10, 32  # tokens of a sentence with enough context, but not too much
 _MASKS = 2
+_MAX_SAMPLES = 12
 
 
 def sample_fill_ins(
@@ -318,14 +319,12 @@ def sample_fill_ins(
     corpus: Corpus,
     documents: np.ndarray,
     *,
-    count: int = 12,
     settings: EngineSettings,
 ) -> list[dict[str, Any]]:
     """Predict masked words of one sentence from each of the first documents with a suitable one.
 
     Args:
         documents: numbers of held-out documents.
-        count: maximum number of samples.
 
     Returns:
         For each sample: `text`, with `[MASK]` for each masked word; `answers`, the masked words;
@@ -348,7 +347,7 @@ def sample_fill_ins(
         else:
             input_ids = np.concatenate(([tokenizer.cls_id], masked, [tokenizer.sep_id]))
         examples.append(PretrainingExample(input_ids, len(input_ids), index=len(examples)))
-        if len(samples) == count:
+        if len(samples) == _MAX_SAMPLES:
             break
     if examples:
         for outputs, batch in outputs_of(network, task, examples, settings):
