@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+import bertworks as bw
 from bertworks.inference.frozen_layers import has_packed_kernels
 from bertworks.inference.frozen_network import frozen_form
 from bertworks.model import Model
+from bertworks.native import library
 from bertworks.nn.config import EncoderConfig
+from bertworks.nn.device import is_fast_at_bfloat16  # which all other tests replace
 from bertworks.nn.heads import MLMHead
 from bertworks.settings.literals import Pooling
 from bertworks.text.tokenizer import Tokenizer
@@ -148,3 +151,32 @@ def test_deterministic_predictions_of_masks_do_not_depend_on_their_number() -> N
 
     assert differs(deterministic=False)
     assert not differs(deterministic=True)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not library.has_kernels("fp32"), reason="no native code for this processor")
+def test_forced_instruction_set_has_the_same_bits_without_pytorch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where the processor has more than the set that is forced, such as AMX."""
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    monkeypatch.setattr("bertworks.nn.device.is_fast_at_bfloat16", is_fast_at_bfloat16)
+    monkeypatch.setattr(
+        "bertworks.inference.native_network.is_fast_at_bfloat16", library.is_fast_at_bfloat16
+    )
+    code, texts = library.library(), ["a short text", "another one, which is longer", "a"]
+    forced_sets = []
+    try:
+        for name in library.instruction_sets():
+            if code.bertworks_choose(name.encode()) or not library.has_kernels("int8"):
+                continue
+            forced_sets.append(name)
+            network, native = (
+                bw.load("mini-sentences", backend=one) for one in ("torch", "native")
+            )
+            for precision in ("auto", "fp32", "int8"):
+                expected = network.embed(texts, precision=precision)
+                assert np.array_equal(native.embed(texts, precision=precision), expected), name
+    finally:
+        library._choose(code)
+    assert forced_sets

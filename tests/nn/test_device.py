@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 import torch
 
+from bertworks.native import library
 from bertworks.nn import device
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.device import is_fast_at_bfloat16  # which all other tests replace
@@ -68,9 +69,32 @@ def test_instructions_are_those_that_linux_names():
 )
 def test_auto_precision_depends_on_the_processor(vendor, avx512, amx, fast, monkeypatch):
     monkeypatch.setattr(device.platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(device, "_processor_vendor", lambda: vendor)
+    monkeypatch.setattr(library, "has_kernels", lambda _: False)
+    monkeypatch.setattr(library, "processor_vendor", lambda: vendor)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    assert is_fast_at_bfloat16("cpu") == fast
+
+
+@pytest.mark.parametrize(
+    ("vendor", "isa", "fast"),
+    [
+        ("GenuineIntel", "amx", True),
+        ("GenuineIntel", "avx512bf16", False),
+        ("AuthenticAMD", "avx512bf16", True),
+        ("GenuineIntel", "avx2", False),
+        ("AuthenticAMD", "avx2", False),
+    ],
+)
+def test_instruction_set_of_native_code_decides_the_precision(vendor, isa, fast, monkeypatch):
+    """Not what else the processor has: models compute alike without PyTorch and with it."""
+    monkeypatch.setattr(device, "has_bfloat16", lambda _: True)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    monkeypatch.setattr(library, "processor_vendor", lambda: vendor)
+    monkeypatch.setattr(library, "instruction_set", lambda: isa)
+    kinds = {"fp32", "int8"} | ({"bf16"} if isa != "avx2" else set())
+    monkeypatch.setattr(library, "has_kernels", lambda kind: kind in kinds)
+    assert library.is_fast_at_bfloat16() == fast
     assert is_fast_at_bfloat16("cpu") == fast
 
 

@@ -38,7 +38,7 @@ def report_environment() -> Mapping[str, str]:
 def _native_code() -> str:
     if not library.is_enabled():
         return "none: it was not compiled, or BERTWORKS_NATIVE=0"
-    return library.instruction_sets()[-1]
+    return library.instruction_set()
 
 
 def _device() -> str:

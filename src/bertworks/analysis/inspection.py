@@ -17,7 +17,7 @@ from ..checkpoints.store import load_tokenizer, read_config, read_task
 from ..errors import BertworksError, NeedsPyTorchError, has_pytorch, needs_pytorch_error
 from ..inference.native_network import auto_precision
 from ..loading import load
-from ..native.library import instruction_sets
+from ..native.library import instruction_set
 from ..tasks import is_registered
 from ..text.tokenizer import Tokenizer
 from ..utils.regular_files import read_bytes
@@ -131,7 +131,7 @@ def _find_engine(name: str | Path, base: str | Path | None, adapter: str | None)
         return f"PyTorch: {error.what}"
     except BertworksError:  # the inspection has this error, too, or shows what is not finite
         return "none"
-    engine = f"native code for {instruction_sets()[-1]}, in {auto_precision()}"
+    engine = f"native code for {instruction_set()}, in {auto_precision()}"
     return engine if task_error is None else f"{engine}; but PyTorch: {task_error.what}"
 
 

@@ -16,7 +16,7 @@ from ..checkpoints.weight_files import FLOATS
 from ..errors import CheckpointError, needs_pytorch_error
 from ..native.embeddings_and_pooling import NativeEmbeddings
 from ..native.layer import MAPS, NORMS, NativeLayer, NativeLayers
-from ..native.library import Precision, has_kernels
+from ..native.library import Precision, has_kernels, is_fast_at_bfloat16
 from ..native.quantization import to_floats
 from ..nn.config import EncoderConfig
 from ..nn.head_layouts import HeadLayout
@@ -158,8 +158,8 @@ class NativeNetwork:
 
     def _make_encoder(self, precision: Precision) -> NativeEncoder:
         config, int8 = self.config, precision == "int8"
-        # With 8-bit products, all other numbers are bfloat16 if the processor has it.
-        fp32 = precision == "fp32" or not has_kernels("bf16")
+        # With 8-bit products, all other numbers are as in `nn.device.dtype_of`.
+        fp32 = precision == "fp32" or (int8 and not is_fast_at_bfloat16())
         with self._weights.unchanged_files():
             kinds = ("word", "position", "token_type", "task_type")
             tables = [self._table(f"{_EMBEDDINGS}.{kind}_embeddings.weight") for kind in kinds]
@@ -264,11 +264,6 @@ def _reopen(
 def auto_precision() -> Precision:
     """The precision that "auto" means: bfloat16 if the processor is fast at it."""
     return "bf16" if is_fast_at_bfloat16() else "fp32"
-
-
-def is_fast_at_bfloat16() -> bool:
-    """Whether native code computes in bfloat16 on this processor."""
-    return has_kernels("bf16")
 
 
 def unsupported_network(config: EncoderConfig) -> str | None:

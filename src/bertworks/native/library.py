@@ -14,6 +14,7 @@ import os
 import sys
 import warnings
 import zlib
+from contextlib import suppress
 from ctypes import (
     POINTER,
     Structure,
@@ -64,6 +65,33 @@ def has_kernels(kind: Kind) -> bool:
     """
     code = library() if is_enabled() else None
     return code is not None and bool(code.bertworks_kernels() & _BITS[kind])
+
+
+def is_fast_at_bfloat16() -> bool:
+    """Whether native code multiplies bfloat16 at least as fast as float32 on this processor.
+
+    AVX-512 on Intel's processors has the instructions, but does half as much with them. The choice
+    of `BERTWORKS_NATIVE` counts, not what else the processor has: models without PyTorch and with
+    it compute in the same precision.
+    """
+    is_slow = instruction_set() == "avx512bf16" and processor_vendor() == "GenuineIntel"
+    return has_kernels("bf16") and not is_slow
+
+
+@cache
+def processor_vendor() -> str:
+    """Return the processor's vendor as Linux names it; empty if unknown."""
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            name, _, value = line.partition(":")
+            if name.strip() == "vendor_id":
+                return value.strip()
+    return ""
+
+
+def instruction_set() -> str:
+    """The instruction set whose kernels are used; empty without native code."""
+    return library().bertworks_isa(-1).decode() if is_enabled() else ""
 
 
 def instruction_sets() -> list[str]:

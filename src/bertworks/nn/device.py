@@ -6,8 +6,7 @@ import math
 import platform
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import cache
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Lock
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..errors import BertworksError, BertworksWarning, SettingsError
+from ..native import library
 from ..settings.literals import InferencePrecision
 from .encoder import Encoder
 
@@ -99,22 +99,15 @@ def has_bfloat16(device: torch.device | str) -> bool:
 def is_fast_at_bfloat16(device: torch.device | str) -> bool:
     """Whether a device multiplies bfloat16 matrices at least as fast as float32 ones.
 
-    Intel processors without AMX may have bfloat16 instructions, but are only half as fast with it.
+    On a CPU native code decides, if there is any; if not, it is as `library.is_fast_at_bfloat16`
+    says of PyTorch's kernels.
     """
-    if torch.device(device).type == "cpu" and _processor_vendor() == "GenuineIntel":
-        return torch.cpu._is_amx_tile_supported()
+    if torch.device(device).type == "cpu":
+        if library.has_kernels("fp32"):
+            return library.is_fast_at_bfloat16()
+        if library.processor_vendor() == "GenuineIntel":
+            return torch.cpu._is_amx_tile_supported()
     return has_bfloat16(device)
-
-
-@cache
-def _processor_vendor() -> str:
-    """Return the processor's vendor as Linux names it; empty if unknown."""
-    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
-        for line in file:
-            name, _, value = line.partition(":")
-            if name.strip() == "vendor_id":
-                return value.strip()
-    return ""
 
 
 def dtype_of(precision: InferencePrecision, device: torch.device | str) -> torch.dtype | None:
