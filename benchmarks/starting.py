@@ -1,8 +1,12 @@
 """The time until the first answer: starting, loading, the first forward pass.
 
     python benchmarks/starting.py MODEL --out starting.json
+    python benchmarks/starting.py MODEL --light PYTHON --fastembed PYTHON --onnx DIR
 
-- *start*: from the shell to a file with the vector of one text, next to sentence-transformers.
+- *start*: from the shell to a file with the vector of one text, next to sentence-transformers; with
+  `--light`, also of an environment without PyTorch, by the command and in Python; with
+  `--fastembed`, next to that library, which reads what `bertworks convert MODEL DIR --to onnx`
+  writes, with the tokenizer's files.
 - *load*: a BERT-Large of random weights, 1.34 GB in float32, and a forward pass of eight tokens,
   next to Hugging Face's `from_pretrained`; each time in a fresh process, whose imports are not
   counted. Ours reads the tokenizer too, with the peer it is counted apart; `embed` also casts and
@@ -35,15 +39,27 @@ from harness import (
 )
 from models import fresh
 
-OURS, PEER = "bertworks", "sentence-transformers"
+OURS, PEER, FASTEMBED = "bertworks", "sentence-transformers", "fastembed"
+LIGHT = f"{OURS} without PyTorch"
+IN_PYTHON = f"{LIGHT}, in Python"
 LOADERS = ("bertworks.load", "bertworks.load, embed")
 LOADERS += ("Hugging Face", "Hugging Face and tokenizer", "Hugging Face bf16 and tokenizer")
 TEXT = "a text"
+_OURS = """
+import sys, numpy, bertworks
+numpy.save(sys.argv[2], bertworks.load(sys.argv[1]).embed([sys.argv[3]]))
+"""
 _PEER = """
 import sys, numpy
 from sentence_transformers import SentenceTransformer
 model = SentenceTransformer(sys.argv[1], device="cpu")
 numpy.save(sys.argv[2], model.encode([sys.argv[3]]))
+"""
+_FASTEMBED = """
+import sys, numpy
+from fastembed import TextEmbedding
+model = TextEmbedding("sentence-transformers/all-MiniLM-L6-v2", specific_model_path=sys.argv[1])
+numpy.save(sys.argv[2], numpy.stack(list(model.embed([sys.argv[3]]))))
 """
 
 
@@ -84,11 +100,17 @@ def loaders(name: str, model: Path) -> Mapping[str, Job]:
 
 def measure(options: argparse.Namespace, work: Path) -> list[Work]:
     out = work / "vectors.npy"
-    embed = [sys.executable, "-m", "bertworks", "embed", str(options.model), TEXT]
+    embed = ["-m", "bertworks", "embed", str(options.model), TEXT, "--out", str(out)]
+    files = [str(options.model), str(out), TEXT]
     starts = {
-        OURS: [*embed, "--out", str(out)],
-        PEER: [sys.executable, "-c", _PEER, str(options.model), str(out), TEXT],
+        OURS: [sys.executable, *embed],
+        PEER: [sys.executable, "-c", _PEER, *files],
     }
+    if options.light:
+        starts[LIGHT] = [options.light, *embed]
+        starts[IN_PYTHON] = [options.light, "-c", _OURS, *files]
+    if options.fastembed:
+        starts[FASTEMBED] = [options.fastembed, "-c", _FASTEMBED, options.onnx, *files[1:]]
     fresh_file = f'rm -f "{out}" "{out}.json"; exec "$@"'
     works = []
     commands: list[Worker] = [
@@ -110,6 +132,9 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("model", type=Path, help="a sentence encoder's directory")
     parser.add_argument("--size", default="large", help="the released size that is loaded")
+    parser.add_argument("--light", metavar="PYTHON", help="of an environment without PyTorch")
+    parser.add_argument("--fastembed", metavar="PYTHON", help="of an environment with fastembed")
+    parser.add_argument("--onnx", metavar="DIR", help="the model that fastembed reads")
     options = parser.parse_args()
     if options.serve:
         serve(partial(loaders, options.serve, options.model))
@@ -118,6 +143,8 @@ def main() -> None:
         works = measure(options, Path(work))
     targets = [
         Target("start", OURS, PEER, 2, 3),
+        Target("start", LIGHT, PEER, 15, 28),
+        Target("start", LIGHT, FASTEMBED, 2, 4),
         Target("start", OURS, PEER, 1, 2, quantity="memory"),
         Target("load", LOADERS[0], "Hugging Face", 1 / 1.3, 1),
         Target("load", LOADERS[1], "Hugging Face bf16 and tokenizer", 1 / 1.3, 1),
