@@ -99,6 +99,14 @@ def test_spinning_is_limited_before_torch_is_imported() -> None:
     assert _run(code) == "False True"
 
 
+def test_spinning_is_limited_before_numpy_is_imported() -> None:
+    code = (
+        "import os, sys, bertworks\n"
+        "print('numpy' in sys.modules, 'OPENBLAS_THREAD_TIMEOUT' in os.environ)"
+    )
+    assert _run(code) == "False True"
+
+
 @pytest.mark.long
 def test_a_verb_is_in_the_module_that_the_command_imports() -> None:
     code = """

@@ -9,8 +9,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from .errors import missing_package_error, suggest_name
-from .utils.threads import limit_spinning
+from .errors import has_pytorch, missing_package_error, suggest_name
+from .utils.threads import limit_spinning, limit_spinning_of_numpy
 
 if TYPE_CHECKING:  # for editors and type checkers
     from .analysis.estimate import estimate as estimate
@@ -59,7 +59,9 @@ if TYPE_CHECKING:  # for editors and type checkers
 
 __version__ = "0.1.0"
 
-limit_spinning(os.environ)  # before anything imports torch
+limit_spinning_of_numpy(os.environ)  # before anything imports NumPy or torch
+if has_pytorch():
+    limit_spinning(os.environ)
 
 _HOMES = {
     "BertworksError": "errors",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bertworks.utils.threads import limit_spinning
+from bertworks.utils.threads import limit_spinning, limit_spinning_of_numpy
 
 CPUS = os.cpu_count() or 1
 
@@ -60,3 +60,12 @@ def test_an_unknown_load_changes_nothing(tmp_path: Path, content: str | None) ->
     environment = {"OMP_NUM_THREADS": "8"}
     limit_spinning(environment, load)
     assert environment == {"OMP_NUM_THREADS": "8"}
+
+
+def test_threads_of_numpy_spin_briefly_unless_the_user_decides() -> None:
+    environment: dict[str, str] = {}
+    limit_spinning_of_numpy(environment)
+    assert environment == {"OPENBLAS_THREAD_TIMEOUT": "20"}
+    environment = {"OPENBLAS_THREAD_TIMEOUT": "26"}
+    limit_spinning_of_numpy(environment)
+    assert environment == {"OPENBLAS_THREAD_TIMEOUT": "26"}
