@@ -39,9 +39,9 @@ from harness import (
 )
 from models import fresh
 
-OURS, PEER, FASTEMBED = "bertworks", "sentence-transformers", "fastembed"
+OURS, PEER, ONNX_PEER = "bertworks", "sentence-transformers", "fastembed"
 LIGHT = f"{OURS} without PyTorch"
-IN_PYTHON = f"{LIGHT}, in Python"
+PYTHON_CALLS = f"{LIGHT}, in Python"
 LOADERS = ("bertworks.load", "bertworks.load, embed")
 LOADERS += ("Hugging Face", "Hugging Face and tokenizer", "Hugging Face bf16 and tokenizer")
 TEXT = "a text"
@@ -55,7 +55,7 @@ from sentence_transformers import SentenceTransformer
 model = SentenceTransformer(sys.argv[1], device="cpu")
 numpy.save(sys.argv[2], model.encode([sys.argv[3]]))
 """
-_FASTEMBED = """
+_ONNX_PEER = """
 import sys, numpy
 from fastembed import TextEmbedding
 model = TextEmbedding("sentence-transformers/all-MiniLM-L6-v2", specific_model_path=sys.argv[1])
@@ -108,9 +108,9 @@ def measure(options: argparse.Namespace, work: Path) -> list[Work]:
     }
     if options.light:
         starts[LIGHT] = [options.light, *embed]
-        starts[IN_PYTHON] = [options.light, "-c", _OURS, *files]
+        starts[PYTHON_CALLS] = [options.light, "-c", _OURS, *files]
     if options.fastembed:
-        starts[FASTEMBED] = [options.fastembed, "-c", _FASTEMBED, options.onnx, *files[1:]]
+        starts[ONNX_PEER] = [options.fastembed, "-c", _ONNX_PEER, options.onnx, *files[1:]]
     fresh_file = f'rm -f "{out}" "{out}.json"; exec "$@"'
     works = []
     commands: list[Worker] = [
@@ -144,7 +144,7 @@ def main() -> None:
     targets = [
         Target("start", OURS, PEER, 2, 3),
         Target("start", LIGHT, PEER, 15, 28),
-        Target("start", LIGHT, FASTEMBED, 2, 4),
+        Target("start", LIGHT, ONNX_PEER, 2, 4),
         Target("start", OURS, PEER, 1, 2, quantity="memory"),
         Target("load", LOADERS[0], "Hugging Face", 1 / 1.3, 1),
         Target("load", LOADERS[1], "Hugging Face bf16 and tokenizer", 1 / 1.3, 1),
