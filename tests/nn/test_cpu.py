@@ -98,16 +98,19 @@ def test_freed_memory_is_kept_where_glibc_is():
     assert (found.stdout.strip() == "True") == (platform.libc_ver()[0] == "glibc")
 
 
-def test_a_number_becomes_the_same_whatever_the_rows_and_threads() -> None:
-    gelu = ACTIVATIONS["gelu_new"]
-    x = torch.randn(401, 96, generator=torch.Generator().manual_seed(0))
-    single = torch.cat([gelu(row) for row in x.split(1)])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("width", [1, 4, 33, 96])
+def test_a_number_becomes_the_same_whatever_the_rows_and_threads(name: str, width: int) -> None:
+    function = ACTIVATIONS[name]
+    x = torch.randn(401, width, generator=torch.Generator().manual_seed(0))
+    single = torch.cat([cpu.apply_in_whole_vectors(function, row) for row in x.split(1)])
+    assert torch.allclose(single, function(x), rtol=1e-5, atol=1e-7)
     original = torch.get_num_threads()
     try:
         for threads in (1, 2, 3, 5, 7):
             torch.set_num_threads(threads)
             for rows in (1, 7, 250, 399, 401):
-                found = cpu.apply_in_whole_vectors(gelu, x[:rows])
+                found = cpu.apply_in_whole_vectors(function, x[:rows])
                 assert torch.equal(found, single[:rows]), (threads, rows)
     finally:
         torch.set_num_threads(original)

@@ -213,6 +213,27 @@ def test_inference_equals_the_formula(terms, dtype, limit, monkeypatch):
     assert (dense.double() - expected).abs().max() < limit
 
 
+@pytest.mark.parametrize("terms", ["", "a", "ab", "c"])
+@pytest.mark.parametrize("size", [5, 12, 21, 32, 37])
+def test_rows_that_are_not_aligned_have_the_same_bits_in_any_pack(terms, size, monkeypatch):
+    monkeypatch.setattr("bertworks.native.library.library", lambda: None)
+    lengths = [3, 5, 5, 8, 11, 11, 33, 1]
+    bias = make_bias(terms, round_up_length(33), 2, size) if terms else None
+    if bias is not None:
+        tensors = (bias.numbers, bias.keys, bias.queries)
+        bias = ScoreBias(bias.length, *(None if x is None else x.float().detach() for x in tensors))
+    for value_size in (size, 3):
+        sizes = (size, size, value_size)
+        parts = [numbers(sum(lengths), 2, one, seed=one).float() for one in sizes]
+        with torch.inference_mode():
+            whole = attention(*parts, Layout.from_lengths(np.array(lengths)).to("cpu"), bias=bias)
+            for start, length in zip(np.cumsum([0, *lengths]), lengths, strict=False):
+                own = [part[start : start + length].clone() for part in parts]
+                layout = Layout.from_lengths(np.array([length])).to("cpu")
+                alone = attention(*own, layout, bias=bias)
+                assert torch.equal(alone, whole[start : start + length])
+
+
 @TERMS
 def test_a_padded_batch_gives_real_tokens_what_a_pack_gives(terms):
     lengths, longest = [2, 5, 5, 7], 7

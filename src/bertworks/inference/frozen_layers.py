@@ -81,7 +81,9 @@ class FrozenLinear(Linear):
             return self._by_rows(lambda x: self.kernel(x, weight, bias, name, [], algorithm), x)
         else:
             result = self._by_rows(lambda x: F.linear(x, self.packed_weight, self.cast_bias), x)
-        return result if self.activation is None else self.activation(result)
+        if self.activation is None:
+            return result
+        return apply_in_whole_vectors(self.activation, result)
 
     def plus(
         self, x: Float[Tensor, "*batch inputs"], residual: Float[Tensor, "*batch outputs"]

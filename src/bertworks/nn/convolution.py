@@ -62,9 +62,7 @@ class Convolution(nn.Module):
     ) -> Float[Tensor, "rows hidden_size"]:
         """Return the convolution of the layer's input, after the activation."""
         mixed = self.dropout(self.linear(self._windows(inputs, packed)))
-        if torch.is_inference_mode_enabled() and isinstance(packed, Packed):
-            return apply_in_whole_vectors(self.activation, mixed)
-        return self.activation(mixed)
+        return apply_in_whole_vectors(self.activation, mixed)
 
     def _windows(
         self, inputs: Float[Tensor, "rows hidden_size"], packed: Sequences

@@ -24,6 +24,7 @@ os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
 
 VECTOR_LENGTH = 32  # the most numbers that PyTorch's kernels process at a time
 
+_ALIGNED_COLUMNS = 8  # 16 bytes in bfloat16, 32 in float32
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4  # names of mallopt(3)
 
 
@@ -62,6 +63,15 @@ def align_rows(x: Float[Tensor, "rows width"]) -> Float[Tensor, "aligned width"]
     return F.pad(x, (0, 0, 0, extra)) if extra else x
 
 
+def align_columns(x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch aligned"]:
+    """Append columns of zeros to `x`, so that each row begins at a multiple of 16 bytes.
+
+    MKL sums the products of other rows in an order that depends on where in memory they begin.
+    """
+    extra = -x.shape[-1] % _ALIGNED_COLUMNS if x.is_cpu else 0
+    return F.pad(x, (0, extra)) if extra else x
+
+
 def round_up_rows(rows: int) -> int:
     """Return `rows` rounded up to one of 32 numbers between a power of two and the next."""
     step = 1 << max(0, rows.bit_length() - 6)
@@ -76,12 +86,17 @@ def apply_in_whole_vectors(
     PyTorch's kernels compute several numbers at a time, and the last few of each thread's share
     with another formula, which rounds differently. So each share consists of whole vectors.
 
+    With gradients there is no such guarantee, and the function is applied as it is.
+
     Args:
         function: such as GELU.
-        x: any width, but the guarantee holds only for multiples of `VECTOR_LENGTH`.
     """
-    threads = torch.get_num_threads()
-    if not x.is_cpu or x.shape[-1] % VECTOR_LENGTH or x.numel() % (threads * VECTOR_LENGTH) == 0:
+    threads, width = torch.get_num_threads(), x.shape[-1]
+    if not x.is_cpu or x.requires_grad or x.numel() == 0:
+        return function(x)
+    if extra := -width % VECTOR_LENGTH:
+        return apply_in_whole_vectors(function, F.pad(x, (0, extra)))[..., :width].contiguous()
+    if x.numel() % (threads * VECTOR_LENGTH) == 0:
         return function(x)
     shared = len(x) - len(x) % threads
     return torch.cat(

@@ -28,7 +28,7 @@ from ..packed import Packed, Sequences, to_tensor
 from .bottleneck import BottleneckLayer
 from .config import EncoderConfig
 from .convolution import make_convolution
-from .cpu import align_rows
+from .cpu import align_rows, apply_in_whole_vectors
 from .embeddings import Embeddings, make_embeddings
 from .encoder_graphs import EncoderGraphs
 from .encoder_layers import AttentionScope, Layer, TwoWayLayer
@@ -51,7 +51,7 @@ class Pooler(nn.Module):
     def forward(
         self, first: Float[Tensor, "sequences hidden_size"]
     ) -> Float[Tensor, "sequences hidden_size"]:
-        return torch.tanh(self.dense(first))
+        return apply_in_whole_vectors(torch.tanh, self.dense(first))
 
 
 def make_layer(config: EncoderConfig, number: int) -> Layer | TwoWayLayer:

@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from ..packed import Group, Layout, to_tensor
 from .attention_masks import make_group_mask
+from .cpu import align_columns
 from .layers import apply_dropout_mask, dropout_mask
 from .score_bias import ScoreBias, ScoreBiasGradients, scale_of
 
@@ -337,29 +338,37 @@ def infer_grouped(
     (docs/decisions.md). The choice depends only on a sequence's lengths, so that its result does
     not depend on its pack.
     """
+    scale, value_size = scale_of(query, bias), value.shape[-1]
+    query, key, value = map(align_columns, (query, key, value))
+    if bias is not None and bias.has_vectors:
+        bias = bias.with_aligned_columns(scale)
     is_half = query.dtype is torch.bfloat16 and query.device.type == "cpu"
     parts: list[Tensor] = []
     for q_group, k_group in pairs:
         q, k, v = _by_head(query, q_group), _by_head(key, k_group), _by_head(value, k_group)
         masked = make_group_mask(q_group, k_group, causal, window, query.device, is_global)
-        has_vectors = bias is not None and bias.has_vectors
-        is_unmasked_half = is_half and masked is None and not has_vectors
+        # PyTorch's kernel takes neither vectors of distances nor values of another size.
+        is_general = (bias is not None and bias.has_vectors) or q.shape[-1] != v.shape[-1]
+        is_unmasked_half = is_half and masked is None and not is_general
         if is_unmasked_half and k_group.length <= _MAX_FLOAT32_KEYS:
-            contexts = [_attend_fused(q.float(), k.float(), v.float(), bias, None).to(query.dtype)]
-        elif has_vectors or (is_unmasked_half and k_group.length <= _MAX_EXPLICIT_KEYS):
+            context = _attend_fused(q.float(), k.float(), v.float(), scale, bias, None)
+            contexts = [context.to(query.dtype)]
+        elif is_general or (is_unmasked_half and k_group.length <= _MAX_EXPLICIT_KEYS):
             scores = q.shape[1] * q_group.length * k_group.length  # per sequence
             chunks = (torch.split(part, max(1, _CHUNK_SCORES // scores)) for part in (q, k, v))
             contexts = [
-                _attend_explicitly(*qkv, bias=bias, masked=masked)
+                _attend_explicitly(*qkv, scale=scale, bias=bias, masked=masked)
                 for qkv in zip(*chunks, strict=True)
             ]
         else:
-            contexts = [_attend_fused(q, k, v, bias, masked)]
+            contexts = [_attend_fused(q, k, v, scale, bias, masked)]
         # The fused kernel orders its result by token, so this is a view of it.
-        parts.extend(context.transpose(1, 2).flatten(0, 1) for context in contexts)
+        parts.extend(
+            context.transpose(1, 2).flatten(0, 1)[..., :value_size] for context in contexts
+        )
     num_extra = len(query) - pairs[-1][0].tokens.stop
     if num_extra:
-        parts.append(value.new_zeros(num_extra, *value.shape[1:]))
+        parts.append(value.new_zeros(num_extra, value.shape[1], value_size))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -367,6 +376,7 @@ def _attend_fused(
     query: Float[Tensor, "sequences heads queries head_size"],
     key: Float[Tensor, "sequences heads keys head_size"],
     value: Float[Tensor, "sequences heads keys value_size"],
+    scale: float,
     bias: ScoreBias | None,
     masked: Bool[Tensor, "#sequences 1 queries keys"] | None,
 ) -> Float[Tensor, "sequences heads queries value_size"]:
@@ -375,7 +385,7 @@ def _attend_fused(
     if bias is not None:
         mask = bias.of_group(query, key)
         mask = mask if masked is None else mask.masked_fill(masked, -math.inf)
-    return F.scaled_dot_product_attention(query, key, value, mask, scale=scale_of(query, bias))
+    return F.scaled_dot_product_attention(query, key, value, mask, scale=scale)
 
 
 def _attend_explicitly(
@@ -383,6 +393,7 @@ def _attend_explicitly(
     key: Float[Tensor, "sequences heads keys head_size"],
     value: Float[Tensor, "sequences heads keys value_size"],
     *,
+    scale: float,
     bias: ScoreBias | None,
     masked: Bool[Tensor, "#sequences 1 queries keys"] | None,
 ) -> Float[Tensor, "sequences heads queries value_size"]:
@@ -398,7 +409,7 @@ def _attend_explicitly(
         query_padding = (0, 0, 0, -queries % _MULTIPLE_OF_QUERIES)
         padded = F.pad(query, query_padding), F.pad(key, key_padding), F.pad(value, key_padding)
     q, k, v = (part.reshape(-1, *part.shape[2:]) for part in padded)
-    scores = _product(q, k.transpose(1, 2), scale_of(q, bias))
+    scores = _product(q, k.transpose(1, 2), scale)
     real = scores.view(*query.shape[:2], *scores.shape[1:])[..., :queries, :keys]
     if bias is not None:
         real.add_(bias.of_group(query, key))

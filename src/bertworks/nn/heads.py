@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..packed import Packed, Sequences
 from .config import EncoderConfig
-from .cpu import align_rows
+from .cpu import align_rows, apply_in_whole_vectors
 from .encoder import Encoder
 from .encoder_settings import Classifier
 from .head_layouts import (
@@ -92,7 +92,7 @@ class LayoutHead(nn.Module):
             result: Tensor = self.get_submodule(step.name)(vectors)
             return result
         if isinstance(step, Activate):
-            return ACTIVATIONS[step.activation](vectors)
+            return apply_in_whole_vectors(ACTIVATIONS[step.activation], vectors)
         if isinstance(step, DropOut):
             dropped: Tensor = self.dropout(vectors)
             return dropped

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from ..packed import to_tensor
 from .config import EncoderConfig
+from .cpu import align_columns
 from .distance_buckets import slopes_of
 from .layers import Dropout, LayerNorm, Linear
 from .part_settings import ScoreBiasSettings
@@ -67,6 +68,13 @@ class ScoreBias:
         bias = replace(self)
         _ = bias.matrix
         return bias
+
+    def with_aligned_columns(self, scale: float) -> ScoreBias:
+        """Return the same for queries and keys of `align_columns`, whose scale was `scale`."""
+        keys, queries = (
+            None if part is None else align_columns(part) for part in (self.keys, self.queries)
+        )
+        return replace(self, keys=keys, queries=queries, scale=scale)
 
     def of_group(
         self,
@@ -198,10 +206,14 @@ def multiply_by_pair(
         vectors: x.
         table: t, for the distances from `1 - length` to `length - 1`.
     """
-    sequences, heads, length, _ = vectors.shape
-    # One product a head for all sequences.
-    products = torch.bmm(vectors.transpose(0, 1).flatten(1, 2), table.transpose(1, 2))
-    return by_pair(products.view(heads, sequences, length, -1)).transpose(0, 1)
+    columns = table.transpose(1, 2)
+    if vectors.device.type != "cpu":
+        return by_pair(torch.matmul(vectors, columns))
+    # A product a sequence: with the rows of several, results may depend on how many there are.
+    products = vectors.new_empty(*vectors.shape[:-1], table.shape[1])
+    for one, product in zip(vectors, products, strict=True):
+        torch.bmm(one, columns, out=product)
+    return by_pair(products)
 
 
 def multiply_by_pair_backward(

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from .cpu import apply_in_whole_vectors
 from .layers import LayerNorm, OutputLinear
 from .vector_module_settings import (
     DenseSettings,
@@ -41,7 +42,7 @@ class Dense(nn.Module):
         )
 
     def forward(self, vectors: Float[Tensor, "texts inputs"]) -> Float[Tensor, "texts outputs"]:
-        result: Tensor = self.activation(self.linear(vectors))
+        result = apply_in_whole_vectors(self.activation, self.linear(vectors))
         return result + self.residual(vectors) if self.use_residual else result
 
 
