@@ -91,6 +91,7 @@ class NativeEmbedder(NativeReader, VectorEmbedder):
     ) -> None:
         super().__init__(network.config, tokenizer, settings, engine)
         self.network, self.modules = network, modules
+        network.resolve_precision(engine.precision)
         self.uses_pooler = self.pooling == "pooler"
         mode = None if self.uses_pooler else unsupported_pooling(self.pooling)
         if mode is not None:
@@ -118,3 +119,4 @@ class NativeTokenFeatures(NativeReader, TokenFeatures):
     ) -> None:
         super().__init__(network.config, tokenizer, settings, engine)
         self.network = network
+        network.resolve_precision(engine.precision)

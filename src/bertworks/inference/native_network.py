@@ -78,9 +78,6 @@ class NativeNetwork:
         native_precision = self.resolve_precision(precision)
         with self._lock:
             if native_precision not in self._encoders:
-                if not has_kernels(native_precision):
-                    what = f"precision={native_precision} on this processor"
-                    raise needs_pytorch_error(what, where=self._where)
                 self._encoders[native_precision] = self._make_encoder(native_precision)
             return self._encoders[native_precision]
 
@@ -124,10 +121,19 @@ class NativeNetwork:
         return {**self._heads, WORDS: encoder.embeddings.words}
 
     def resolve_precision(self, precision: InferencePrecision) -> Precision:
-        """Return a precision; "auto" is what it means on this processor."""
+        """Return a precision; "auto" is what it means on this processor.
+
+        Raises:
+            NeedsPyTorchError: the processor has no native code for it.
+        """
         if precision == "fp16" or precision == "tf32":  # noqa: PLR1714 - narrows the type
             raise needs_pytorch_error(f"precision={precision}, on CUDA,", where=self._where)
-        return auto_precision() if precision == "auto" else precision
+        if precision == "auto":
+            return auto_precision()
+        if not has_kernels(precision):
+            what = f"precision={precision} on this processor"
+            raise needs_pytorch_error(what, where=self._where)
+        return precision
 
     @property
     def has_pooler(self) -> bool:

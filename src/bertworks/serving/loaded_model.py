@@ -293,12 +293,14 @@ class LoadedModel:
             return runner
 
 
-def check_task(model: AnyModel) -> AnyModel:
+def check_native_model(model: AnyModel, precision: InferencePrecision) -> AnyModel:
     """Return a model; prefer a network of PyTorch's to native code for vectors alone.
 
     Raises:
-        NeedsPyTorchError: its task needs PyTorch, which is installed.
+        NeedsPyTorchError: its task needs PyTorch, which is installed; or the precision does.
     """
-    if isinstance(model, NativeModel) and model.task_error is not None and has_pytorch():
-        raise model.task_error
+    if isinstance(model, NativeModel):
+        if model.task_error is not None and has_pytorch():
+            raise model.task_error
+        model.network.resolve_precision(precision)
     return model

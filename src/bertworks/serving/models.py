@@ -26,9 +26,9 @@ from ..errors import (
 )
 from ..inference.native_model import NativeModel
 from ..loading import use
-from ..settings.literals import Backend
+from ..settings.literals import Backend, InferencePrecision
 from ..utils.memory import measure_resident_bytes, return_free_memory
-from .loaded_model import LoadedModel, Prompts, check_task
+from .loaded_model import LoadedModel, Prompts, check_native_model
 from .logs import log
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Models:
         device: str = "auto",
         backend: Backend = "auto",
         adapters: Mapping[str, Any] | None = None,
-        precision: str = "auto",
+        precision: InferencePrecision = "auto",
         deterministic: bool = False,
         max_memory: int | None = None,
     ) -> None:
@@ -90,6 +90,7 @@ class Models:
         self.default = next(iter(sources))
         self._device, self._backend, self._max_memory = device, backend, max_memory
         self._adapters = dict(adapters or {})
+        self._precision: InferencePrecision = precision
         self._settings = {"precision": precision, "deterministic": deterministic}
         self.failures: dict[str, Failure] = {}
         self.num_loads: Counter[str] = Counter()
@@ -247,8 +248,9 @@ class Models:
         source = self.sources[name]
         model_directory, adapter = self._locate(source)
         directories = [model_directory] if adapter is None else [model_directory, adapter]
+        check = partial(check_native_model, precision=self._precision)
         open_model: Callable[..., Any] = partial(
-            use, adapter or model_directory, check_task, self._device, **self._adapters
+            use, adapter or model_directory, check, self._device, **self._adapters
         )
         files = [file for directory in directories for file in list_weight_files(directory)]
         # The files are digested while they are loaded, and are the same for both.
