@@ -63,6 +63,7 @@ def test_finished_run_has_its_results(version: Path, metrics: dict[str, float]) 
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore:the run resumes with:UserWarning")  # another processor
 def test_stopped_run_resumes_from_its_checkpoint(version: Path, metrics: dict[str, float]) -> None:
     result = finetune(version / "stopped-run")
     assert result.metrics == pytest.approx(metrics, abs=1e-3)

@@ -99,7 +99,7 @@ def test_poolings_equal_those_of_transformers(minilm, directory):
     from transformers import AutoModel, AutoTokenizer
 
     texts = ["A cat.", "A visually stunning rumination on love", "No"]
-    theirs = AutoModel.from_pretrained(directory).eval()
+    theirs = AutoModel.from_pretrained(directory).eval().double()
     tokenizer = AutoTokenizer.from_pretrained(directory)
     for text, batch in [(text, tokenizer(text, return_tensors="pt")) for text in texts]:
         with torch.no_grad():
@@ -127,7 +127,8 @@ def test_poolings_equal_those_of_transformers(minilm, directory):
                 [text], pooling=pooling, layers=layers, combine=combine, normalize=False
             )
             assert vectors.shape == vector.shape
-            assert np.abs(vectors - vector.numpy()).max() < 1e-5, (pooling, layers, combine)
+            error = np.abs(vectors - vector.numpy()).max()  # float32 rounds in proportion
+            assert error < 1e-5 * max(1, vector.abs().max()), (pooling, layers, combine)
 
 
 @pytest.mark.long

@@ -96,8 +96,13 @@ def test_masked_words_in_bfloat16_are_those_of_a_float32_decoder() -> None:
     assert isinstance(head, MLMHead)
     features = torch.randn(ROWS, CONFIG.hidden_size).bfloat16()
     with torch.inference_mode():
-        exact = features.double() @ head.decoder.bfloat16().double().T + head.bias.double()
-        assert (form.logits(features).double() - exact).abs().max() < 1e-4 * exact.abs().max()
+        logits = form.logits(features).double()
+        # The decoder is rounded where oneDNN has kernels for bfloat16.
+        exact = [
+            features.double() @ decoder.double().T + head.bias.double()
+            for decoder in (head.decoder, head.decoder.bfloat16())
+        ]
+        assert min((logits - one).abs().max() / one.abs().max() for one in exact) < 1e-6
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
