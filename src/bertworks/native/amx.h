@@ -90,23 +90,24 @@ AMX_TILES(amx_int8, _tile_dpbusd)
 INLINE void release_tiles(void) {}
 INLINE int has_amx(int precision, int64_t groups) { (void)precision; (void)groups; return 0; }
 
-#define amx_bf16 tiles_bf16
-#define amx_int8 tiles_int8
+#define amx_bf16(rows, a, stride, panel, groups, sums, apart) (void)0
+#define amx_int8(rows, a, stride, panel, groups, sums, apart) (void)0
 #endif
 
 /* Multiply at most `tile_rows` rows, `stride` bytes apart, by a panel. */
 INLINE void multiply_tile(int precision, int rows, const void *a, int64_t stride,
-                          const void *panel, int64_t groups, float *sums, int64_t apart) {
+                          const void *panel, int64_t groups, int64_t ahead, float *sums,
+                          int64_t apart) {
     if (has_amx(precision, groups) && has_codes(precision))
         amx_int8(rows, a, stride, panel, groups, sums, apart);
     else if (has_amx(precision, groups))
         amx_bf16(rows, a, stride, panel, groups, sums, apart);
     else if (has_codes(precision))
-        tiles_int8(rows, a, stride, panel, groups, sums, apart);
+        tiles_int8(rows, a, stride, panel, groups, ahead, sums, apart);
     else if (precision == BF16)
-        tiles_bf16(rows, a, stride, panel, groups, sums, apart);
+        tiles_bf16(rows, a, stride, panel, groups, ahead, sums, apart);
     else
-        tiles_fp32(rows, a, stride, panel, groups, sums, apart);
+        tiles_fp32(rows, a, stride, panel, groups, ahead, sums, apart);
 }
 
 INLINE int64_t tile_rows(int precision, int64_t groups) {

@@ -83,9 +83,9 @@ static void backward_item(const void *given, int64_t item, char *scratch) {
         int64_t end = length * (tile + 1) / tiles, rows = end - row;
         for (int64_t at = 0; at < padded; at += PANEL) {
             tiles_bf16(rows, key + row * stride, stride * 2, queries + at * size, size / 2,
-                       scores + at, padded);
+                       AHEAD, scores + at, padded);
             tiles_bf16(rows, value + row * stride, stride * 2, gradients + at * size, size / 2,
-                       d_weights + at, padded);
+                       AHEAD, d_weights + at, padded);
         }
         for (int64_t at = 0; at < padded; at += 16) {
             __mmask16 some = before(at, length);
@@ -108,11 +108,11 @@ static void backward_item(const void *given, int64_t item, char *scratch) {
             }
         }
         for (int64_t column = 0; column < size; column += PANEL) {
-            tiles_bf16(rows, used, padded * 2, gradient_pairs + column * 2 * pairs, pairs, sums[0],
-                       PANEL);
+            tiles_bf16(rows, used, padded * 2, gradient_pairs + column * 2 * pairs, pairs, AHEAD,
+                       sums[0], PANEL);
             store_tile(sums, rows, kept, d_value + row * stride + column, stride);
             tiles_bf16(rows, d_scores + row * padded, padded * 2, query_pairs + column * 2 * pairs,
-                       pairs, sums[0], PANEL);
+                       pairs, AHEAD, sums[0], PANEL);
             store_tile(sums, rows, _mm512_set1_ps(root), d_key + row * stride + column, stride);
         }
         row = end;

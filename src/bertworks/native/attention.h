@@ -110,7 +110,7 @@ INLINE void attend(const attention *all, int64_t start, int64_t length, int64_t 
         vfloat inverse[AMX_ROWS];
         for (int64_t at = first; at < last; at += PANEL)
             multiply_tile(BF16, (int)rows, query + row * stride, stride * 2, keys + at * size,
-                          size / 2, scores + at, padded);
+                          size / 2, AHEAD, scores + at, padded);
         for (int64_t r = 0; r < rows; r++) {
             float *line = scores + r * padded;
             span own = span_of(row + r, length, all->window);
@@ -141,7 +141,7 @@ INLINE void attend(const attention *all, int64_t start, int64_t length, int64_t 
         for (int64_t column = 0; column < size; column += PANEL) {
             multiply_tile(BF16, (int)rows, weights + first, padded * 2,
                           values + column * 2 * pairs + first * PANEL, end_of_pairs - first / 2,
-                          sums[0], PANEL);
+                          AHEAD, sums[0], PANEL);
             for (int64_t r = 0; r < rows; r++)
                 for (int half = 0; half < PANEL; half += LANES)
                     store_bf16(all->context + (start + row + r) * width + head * size + column +
@@ -190,7 +190,7 @@ SHARED void attend_fp32(const attention_fp32 *of, int64_t sequence, int64_t head
         vfloat inverse[MOST_ROWS];
         for (int64_t at = first; at < last; at += PANEL)
             tiles_fp32(rows, query + row * of->strides[0], of->strides[0] * 4, keys + at * size,
-                       size, scores + at, padded);
+                       size, AHEAD, scores + at, padded);
         for (int64_t r = 0; r < rows; r++) {
             float *line = scores + r * padded;
             span own = span_of(earlier + row + r, length, of->window);
@@ -208,7 +208,7 @@ SHARED void attend_fp32(const attention_fp32 *of, int64_t sequence, int64_t head
         }
         for (int64_t column = 0; column < size; column += PANEL) {
             tiles_fp32(rows, scores + first, padded * 4, values + column * length + first * PANEL,
-                       last - first, sums[0], PANEL);
+                       last - first, AHEAD, sums[0], PANEL);
             for (int64_t r = 0; r < rows; r++)
                 for (int half = 0; half < PANEL; half += LANES)
                     store_some(context, (row + r) * width + column + half, size - column - half, 1,

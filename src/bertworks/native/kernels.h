@@ -22,6 +22,12 @@
 #define LINE 64      /* bytes of a cache line */
 #define COLUMNS (REGISTERS * LANES) /* outputs of a tile */
 #define AHEAD 2048   /* how many bytes ahead a panel is prefetched */
+#ifndef CODE_BYTES
+#define CODE_BYTES 1 /* of an input's code */
+#endif
+#ifndef FEW_TILES
+#define FEW_TILES 0 /* of rows, for which the next panel is prefetched */
+#endif
 #define PAUSES 2000  /* of a waiting thread, before it yields its processor */
 
 /* ------------------------------------------------------------------------------- one product */
@@ -29,7 +35,8 @@
 /* Multiply rows by a panel: rows of 32 sums, float32 or, for 8-bit numbers, int32 (same size). */
 #define TILE(kind, VECTOR, ZERO)                                                                   \
     INLINE void tile_##kind(int rows, const char *a, int64_t stride, int64_t step,                 \
-                            const char *packed, int64_t groups, float *sums, int64_t apart) {      \
+                            const char *packed, int64_t groups, int64_t ahead, float *sums,        \
+                            int64_t apart) {                                                       \
         for (int first = 0; first < PANEL; first += COLUMNS) {                                     \
             VECTOR total[MOST_ROWS][REGISTERS];                                                    \
             const char *row[MOST_ROWS / 3 + 1], *panel = packed + first * 4;                       \
@@ -40,7 +47,7 @@
                 vint weights[REGISTERS];                                                           \
                 for (int v = 0; v < REGISTERS; v++) weights[v] = i_load(panel + v * 4 * LANES);    \
                 for (int line = 0; line < 4 * COLUMNS; line += LINE)                               \
-                    prefetch(panel + AHEAD + line);                                                \
+                    prefetch(panel + ahead + line);                                                \
                 for (int r = 0; r < rows; r++) {                                                   \
                     vint x = i_broadcast(row[r / 3] + (r % 3) * stride);                           \
                     for (int v = 0; v < REGISTERS; v++)                                            \
@@ -71,7 +78,7 @@ TILE(int8, vint, i_zero)
 #undef total_bits
 
 #define CASE(kind, count, step)                                                                    \
-    case count: tile_##kind(count, a, stride, step, panel, groups, sums, apart); break;
+    case count: tile_##kind(count, a, stride, step, panel, groups, ahead, sums, apart); break;
 #if MOST_ROWS == 14
 #define MORE_CASES(kind, step)                                                                     \
     CASE(kind, 5, step) CASE(kind, 6, step) CASE(kind, 7, step) CASE(kind, 8, step)                \
@@ -88,21 +95,22 @@ TILE(int8, vint, i_zero)
         MORE_CASES(kind, step)                                                                     \
     }
 
-/* Up to `MOST_ROWS` rows, `stride` bytes apart; their sums are `apart` numbers apart. */
+/* Up to `MOST_ROWS` rows, `stride` bytes apart; their sums are `apart` numbers apart. The weights that
+   are `ahead` bytes further are prefetched. */
 SHARED void tiles_fp32(int rows, const void *a, int64_t stride, const void *panel, int64_t groups,
-                       float *sums, int64_t apart) {
+                       int64_t ahead, float *sums, int64_t apart) {
     CASES(fp32, 4)
 }
 
 SHARED void tiles_bf16(int rows, const void *a, int64_t stride, const void *panel, int64_t groups,
-                       float *sums, int64_t apart) {
+                       int64_t ahead, float *sums, int64_t apart) {
     CASES(bf16, 4)
 }
 
 /* Up to `INT8_ROWS` rows. */
 SHARED void tiles_int8(int rows, const void *a, int64_t stride, const void *panel, int64_t groups,
-                       float *sums, int64_t apart) {
-    CASES(int8, 4)
+                       int64_t ahead, float *sums, int64_t apart) {
+    CASES(int8, 4 * CODE_BYTES)
 }
 
 /* ---------------------------------------------------------------------------------- packing */

@@ -132,7 +132,7 @@ INLINE void encode_rows(const job *all, int64_t item, const matrix *map, const v
                 slope = f_load(map->slope + at);
                 start = f_load(map->start + at);
             }
-            store_codes(all->codes + row + at,
+            store_codes(all->codes + (row + at) * CODE_BYTES,
                         f_fma(load_number(x, row + at, is_float), slope, start));
         }
     }
@@ -249,7 +249,7 @@ int OF_ISA(layers)(const layer *nets, int64_t layers, const void *hidden, void *
     int64_t number = bytes_of_numbers((int)nets->precision);
     int64_t bytes_of_row = number * (qkv + heads + width + inner) + 4 * width + 4;
     if (heads > widest) widest = heads;
-    bytes_of_row += widest + (is_padded ? number * width : 0);
+    bytes_of_row += CODE_BYTES * widest + (is_padded ? number * width : 0);
     const int32_t *edges = of->edges;
     int64_t most = BATCH_BYTES / bytes_of_row, longest = longest_of(edges, of->sequences);
     for (int64_t first = 0; first < of->sequences; first = end) {
@@ -270,7 +270,7 @@ int OF_ISA(layers)(const layer *nets, int64_t layers, const void *hidden, void *
     all.between = take(&free_from, rows * inner * number);
     all.sums = (float *)take(&free_from, rows * width * 4);
     all.ranges = (float *)take(&free_from, rows * 4);
-    all.codes = (uint8_t *)take(&free_from, rows * widest);
+    all.codes = (uint8_t *)take(&free_from, rows * widest * CODE_BYTES);
     char *padded = is_padded ? take(&free_from, rows * width * number) : NULL;
     if (is_padded) memset(all.middle, 0, rows * width * number); /* norms write no padding */
     all.all.scratch = take(&free_from, threads * all.all.scratch_bytes);

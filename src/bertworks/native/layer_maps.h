@@ -29,13 +29,18 @@ INLINE int64_t bytes_of_numbers(int precision) { return has_floats(precision) ? 
 /* Outputs as numbers, through the activation, times gates, or added to numbers or to `sums`. */
 enum ending { TO_NUMBERS, TO_ACTIVATION, TO_GATED, TO_SUM, TO_SUM_OF_SUMS, TO_RESULT };
 
-/* How many bytes an input of a product has. */
-INLINE int64_t bytes_of_input(int precision) {
+/* How many bytes a weight of a product has. */
+INLINE int64_t bytes_of_weight(int precision) {
     return has_codes(precision) ? 1 : bytes_of_numbers(precision);
 }
 
+/* How many bytes the inputs of a row have. */
+INLINE int64_t bytes_of_inputs(const matrix *map, int precision) {
+    return map->inputs * bytes_of_weight(precision) * (has_codes(precision) ? CODE_BYTES : 1);
+}
+
 static int64_t blocks_of(const job *all, const matrix *map) {
-    int64_t rows = BLOCK_BYTES / (map->inputs * bytes_of_input(all->net->precision));
+    int64_t rows = BLOCK_BYTES / bytes_of_inputs(map, (int)all->net->precision);
     if (rows < MOST_ROWS) rows = MOST_ROWS;
     return (all->rows + rows - 1) / rows;
 }
@@ -104,16 +109,19 @@ INLINE void multiply_in(int precision, const job *all, const matrix *map, int64_
     int64_t panels = panels_of(map, ending == TO_GATED), blocks = blocks_of(all, map);
     int64_t block = item / panels, column = item % panels * PANEL;
     int64_t row = all->rows * block / blocks, end = all->rows * (block + 1) / blocks;
-    int64_t bytes = map->inputs * bytes_of_input(precision), first = row, count = end - row;
+    int64_t bytes = map->inputs * bytes_of_weight(precision), first = row, count = end - row;
+    int64_t stride = bytes_of_inputs(map, precision);
     int64_t most = tile_rows(precision, bytes / 4), tiles = (count + most - 1) / most;
+    int64_t ahead = tiles <= FEW_TILES ? bytes * PANEL : AHEAD;
     const char *panel = (const char *)map->packed + column * bytes;
     const char *inputs = has_codes(precision) ? (const char *)all->codes : x;
     _Alignas(LINE) float sums[2][AMX_ROWS > MOST_ROWS ? AMX_ROWS : MOST_ROWS][PANEL];
     for (int64_t tile = 0; tile < tiles; tile++, row = end) {
         end = first + count * (tile + 1) / tiles;
         for (int which = 0; which < 1 + (ending == TO_GATED); which++)
-            multiply_tile(precision, (int)(end - row), inputs + row * bytes, bytes,
-                          panel + which * panels * PANEL * bytes, bytes / 4, sums[which][0], PANEL);
+            multiply_tile(precision, (int)(end - row), inputs + row * stride, stride,
+                          panel + which * panels * PANEL * bytes, bytes / 4, ahead, sums[which][0],
+                          PANEL);
         finish(all, map, precision, ending, sums[0], sums[1], row, end - row, column, residual, to);
     }
 }

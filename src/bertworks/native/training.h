@@ -8,6 +8,7 @@
 /* Up to 14 rows of a matrix in which the groups of a row are `step` bytes apart. */
 SHARED void tiles_bf16_across(int rows, const void *a, int64_t stride, int64_t step,
                               const void *panel, int64_t groups, float *sums, int64_t apart) {
+    const int64_t ahead = AHEAD;
     CASES(bf16, step)
 }
 

@@ -5,10 +5,10 @@
 #define LANES 8
 #define REGISTERS 2 /* of weights, in a tile */
 #define MOST_ROWS 6 /* of a tile: each takes 2 of the 16 registers */
-#ifdef __AVXVNNI__
 #define INT8_ROWS 6
-#else
-#define INT8_ROWS 4
+#ifndef __AVXVNNI__
+#define CODE_BYTES 2
+#define FEW_TILES 4
 #endif
 
 typedef __m256 vfloat;
@@ -89,15 +89,18 @@ INLINE void store_bf16(bf16 *to, vfloat x) {
     _mm_storeu_si128((__m128i *)to, half);
 }
 
-/* Round numbers to codes of 8 bits from -128 to 127; with unsigned codes they are shifted by 128. */
+/* Round numbers to codes of 8 bits from -128 to 127; unsigned codes are shifted by 128, signed ones
+   have 16 bits: those of each group with an even place, then the others. */
 INLINE void store_codes(uint8_t *to, vfloat x) {
     __m256i whole = _mm256_cvtps_epi32(x);
     __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
     __m128i bytes = _mm_packs_epi16(half, half);
 #ifdef __AVXVNNI__
-    bytes = _mm_xor_si128(bytes, _mm_set1_epi8((char)128));
+    _mm_storel_epi64((__m128i *)to, _mm_xor_si128(bytes, _mm_set1_epi8((char)128)));
+#else
+    half = _mm_shufflelo_epi16(_mm_cvtepi8_epi16(bytes), _MM_SHUFFLE(3, 1, 2, 0));
+    _mm_storeu_si128((__m128i *)to, _mm_shufflehi_epi16(half, _MM_SHUFFLE(3, 1, 2, 0)));
 #endif
-    _mm_storel_epi64((__m128i *)to, bytes);
 }
 
 INLINE vfloat dot_fp32(vfloat sum, vint x, vint w) {
@@ -117,11 +120,45 @@ INLINE vint dot_int8(vint sum, vint x, vint w) {
 }
 #else
 #define SIGNED_CODES 1
-/* Two products of |x| up to 128 and weights up to 127 fit in 16 bits; those of unsigned codes up to
-   255 would not. */
-INLINE vint dot_int8(vint sum, vint x, vint w) {
-    __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(I(x)), _mm256_sign_epi8(I(w), I(x)));
-    return (vint)_mm256_add_epi32(I(sum), _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+#define HAS_INT8_TILE
+
+/* Like TILE of kernels.h, by products of 16 bits, whose sums are exact. Products of 8 bits would be
+   so with a sign and an absolute value, for which Zen 3 has the same units as for products. */
+INLINE void tile_int8(int rows, const char *a, int64_t stride, int64_t step, const char *packed,
+                      int64_t groups, int64_t ahead, float *sums, int64_t apart) {
+    enum { BYTES = 128 }; /* of a group of a panel */
+    for (int first = 0; first < BYTES / 4; first += REGISTERS * LANES) {
+        vint total[MOST_ROWS][REGISTERS];
+        const char *row[MOST_ROWS / 3 + 1], *panel = packed + first * 4;
+        for (int r = 0; r < rows; r++)
+            for (int v = 0; v < REGISTERS; v++) total[r][v] = i_zero();
+        for (int r = 0; r < rows; r += 3) row[r / 3] = a + r * stride;
+        for (int64_t at = 0; at < groups; at++, panel += BYTES) {
+            _mm_prefetch(panel + ahead, _MM_HINT_T0);
+            for (int is_odd = 0; is_odd < 2; is_odd++) {
+                __m256i weights[REGISTERS];
+                for (int v = 0; v < REGISTERS; v++) {
+                    weights[v] = I(i_load(panel + v * 4 * LANES));
+                    if (!is_odd) weights[v] = _mm256_slli_epi16(weights[v], 8);
+                    weights[v] = _mm256_srai_epi16(weights[v], 8);
+                }
+                for (int r = 0; r < rows; r++) {
+                    int pair;
+                    memcpy(&pair, row[r / 3] + (r % 3) * stride + 4 * is_odd, sizeof pair);
+                    __m256i x = _mm256_set1_epi32(pair);
+                    for (int v = 0; v < REGISTERS; v++) {
+                        __m256i products = _mm256_madd_epi16(x, weights[v]);
+                        total[r][v] = (vint)_mm256_add_epi32(I(total[r][v]), products);
+                        __asm__("" : "+x"(total[r][v])); /* else GCC adds products first, and spills */
+                    }
+                }
+            }
+            for (int r = 0; r < rows; r += 3) row[r / 3] += step;
+        }
+        for (int r = 0; r < rows; r++)
+            for (int v = 0; v < REGISTERS; v++)
+                i_store(sums + r * apart + first + v * LANES, total[r][v]);
+    }
 }
 #endif
 

@@ -113,7 +113,8 @@ INLINE vint dot_int8(vint sum, vint x, vint w) {
 /* Like TILE of kernels.h, by products of two rows and two outputs, over 8 inputs; the number of groups
    is even. */
 INLINE void tile_int8(int rows, const char *a, int64_t stride, int64_t step, const char *packed,
-                      int64_t groups, float *sums, int64_t apart) {
+                      int64_t groups, int64_t ahead, float *sums, int64_t apart) {
+    (void)ahead;
     enum { OUTPUTS = 16, BYTES = 128 }; /* of a tile; of a group of a panel */
     for (int first = 0; first < BYTES / 4; first += OUTPUTS) {
         int32x4_t total[INT8_ROWS / 2][OUTPUTS / 2];
