@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import openai
 import pytest
+from sentence_transformers.util import quantize_embeddings
 
+from bertworks.inference.vector_codes import quantize_vectors
 from bertworks.serving.schedule import OverloadedError
 from bertworks.serving.settings import ServeSettings
 from tests.serving.conftest import Running
@@ -41,6 +43,17 @@ def test_the_real_client_gets_whole_vectors(client: openai.OpenAI, get_model) ->
         assert answer.usage.prompt_tokens == answer.usage.total_tokens == 6 + 4 + 5
     one = client.embeddings.create(model="encoder", input=TEXTS[0])
     np.testing.assert_allclose(one.data[0].embedding, expected[0], atol=1e-6)
+
+
+def test_vectors_are_quantized_on_request(server: Running, get_model) -> None:
+    vectors = get_model("encoder").embed(TEXTS)
+    for form in ("int8", "ubinary", "binary"):
+        data = server.ask("/v1/embeddings", {"input": TEXTS, "encoding_format": form})["data"]
+        codes = np.array([entry["embedding"] for entry in data])
+        if form == "int8":
+            assert np.abs(codes - quantize_vectors(vectors, "int8")).max() <= 1
+        else:
+            assert np.array_equal(codes, quantize_embeddings(vectors, form))
 
 
 def test_models_are_listed(client: openai.OpenAI) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..errors import truncate_repr
+from ..settings.literals import Quantization
 from ..utils.progress import Progress
 from .application import verb
 from .devices import EngineOption, ModelWorkers
@@ -111,6 +112,7 @@ def search(
     rerank: str | None = None,
     candidates: Annotated[int | None, typer.Option(min=1, max=1_000_000)] = None,
     approximate: bool = False,
+    quantization: Quantization = "none",
     settings: SettingsOption,
     engine: EngineOption,
     display: JsonDisplay,
@@ -131,6 +133,7 @@ def search(
         rerank (MODEL): Classifier or regression model for pairs, to reorder the candidates.
         candidates (N): Number of texts to rerank; 50 if omitted.
         approximate: Search only part of the texts, with Faiss.
+        quantization: Keep vectors as 8-bit integers or bits: a quarter of the size, or 1/32.
     """
     if candidates is not None and rerank is None:
         ctx.fail("--candidates needs --rerank MODEL.")
@@ -156,6 +159,7 @@ def search(
                 file,
                 index,
                 column=column,
+                quantization=quantization,
                 overwrite=overwrite,
                 progress=progress.counter("embedding", "texts"),
                 **settings,
@@ -197,7 +201,7 @@ def index(
     ids: str | None = None,
     delete: str | None = None,
     column: Column = None,
-    quantization: Literal["none", "int8", "binary"] | None = None,
+    quantization: Quantization | None = None,
     compact: bool = False,
     settings: SettingsOption,
     engine: EngineOption,

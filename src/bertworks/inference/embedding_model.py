@@ -28,6 +28,7 @@ from .settings import EmbeddingSettings
 from .similarity import is_sparse, similarities
 from .text_embedding import TextEmbedder, embed_all
 from .token_vectors import TokenVectors
+from .vector_codes import vectors_of_codes
 
 if TYPE_CHECKING:
     from ..data.tables import Table
@@ -83,16 +84,18 @@ class EmbeddingModel(ABC):
                 `EmbedSettings`: `pooling` ("mean", "cls", "max", "mean-sqrt", "weighted-mean",
                 "sep", "pooler", or several joined by "+"), `layers` (`[-1]`: the last), `combine`
                 ("concat", "sum", "mean"), `layer_weights`, `normalize`, `max_seq_length`,
-                `prompt`, `include_prompt`. If omitted, they are read from the model's files
-                (sentence-transformers format), or else take their defaults. Its modules after
-                pooling are always computed. For a table also those of `TableOptions`.
+                `prompt`, `include_prompt`, `dimensions`, `quantization`. If omitted, they are read
+                from the model's files (sentence-transformers format), or else take their
+                defaults. Its modules after pooling are always computed. For a table also those of
+                `TableOptions`.
 
         Returns:
             float32 `[texts, width]`; the width is `hidden_size`, or more if several vectors are
-            concatenated, or what the model's modules give. With a sparse pooling (`splade-max`; or
-            a SPLADE model), a SciPy CSR matrix `[texts, vocab_size]`. For late interaction
-            (ColBERT), a list with a matrix `[tokens, width]` for each text; `is_query=True` for
-            queries.
+            concatenated, or what the model's modules give. With `quantization="int8"`, int8
+            `[texts, width]`; with "binary", uint8 `[texts, width / 8]`: see `vector_codes.py`.
+            With a sparse pooling (`splade-max`; or a SPLADE model), a SciPy CSR matrix
+            `[texts, vocab_size]`. For late interaction (ColBERT), a list with a matrix
+            `[tokens, width]` for each text; `is_query=True` for queries.
 
         Raises:
             DataError: a text cannot be tokenised.
@@ -178,7 +181,8 @@ class EmbeddingModel(ABC):
         sentence-transformers: `dot`, `euclidean`, `manhattan`; distances are negative).
 
         Args:
-            texts, others: a text, texts, or vectors that `embed` returned; for late interaction
+            texts, others: a text, texts, or vectors that `embed` returned, also quantized (bits are
+                compared as 1 and -1); for late interaction
                 also `TokenVectors`, which a file of `embed_to` holds.
             settings: as in `embed`.
 
@@ -215,6 +219,8 @@ class EmbeddingModel(ABC):
             return cast("NDArray[np.float32]", [*inputs])
         if is_sparse(inputs):
             return cast("NDArray[np.float32]", cast("Any", inputs).tocsr())
+        if isinstance(inputs, np.ndarray) and inputs.dtype in (np.int8, np.uint8):
+            return vectors_of_codes(np.atleast_2d(inputs))
         if isinstance(inputs, np.ndarray) and inputs.dtype.kind == "f":
             return np.atleast_2d(inputs).astype(np.float32)
         return self.embed(inputs, **settings)
@@ -244,7 +250,11 @@ class EmbeddingModel(ABC):
                 f"prompt={name!r} is the name of a prompt of the model, not a text",
                 fix=f"Give its text: prompt={prompts[name]!r}.",
             )
-        return EmbeddingSettings.from_values({**defaults, **settings})
+        values = EmbeddingSettings.from_values({**defaults, **settings})
+        if values.quantization != "none" and self.similarity_function != "cosine":
+            what = f"quantization={values.quantization} is for models that use cosines"
+            raise SettingsError(f"{what}, and this one uses {self.similarity_function}")
+        return values
 
     def _embed_list(
         self,

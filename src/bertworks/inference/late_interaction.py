@@ -66,6 +66,8 @@ class LateInteractionEmbedder(NetworkEmbedder):
             raise SettingsError("late interaction uses only the last layer")
         if self.settings.dimensions is not None:
             raise SettingsError("dimensions: the matrices of late interaction are not shortened")
+        if self.settings.quantization != "none":
+            raise SettingsError("quantization: the matrices of late interaction are not quantized")
         self.modules, self.late_interaction = modules, late_interaction
         self._width = modules.output_width(self.config.hidden_size)
         self.is_query = settings.is_query

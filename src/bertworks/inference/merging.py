@@ -145,4 +145,6 @@ def _format_of(out: Path, manifest: OutputManifest) -> FileFormat:
         return Lines(str(provenance["header"]))
     if "unit" in provenance:
         return TokenParquet(manifest.width, str(provenance["unit"]))
-    return vector_format_of(out, manifest.width, str(provenance.get("pooling")))
+    quantization = provenance.get("quantization", "none")
+    pooling = str(provenance.get("pooling"))
+    return vector_format_of(out, manifest.width, pooling, quantization)

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from ..data.reading import TableOptions
 from ..settings.base import Need, Settings, with_default
-from ..settings.literals import Combine, InferencePrecision
+from ..settings.literals import Combine, InferencePrecision, Quantization
 from ..settings.pooling import PoolingName
 
 
@@ -115,6 +115,11 @@ class EmbedSettings(LayerSettings):
         ge=1,
         description="keep only the first so many numbers of a vector; for models trained with "
         "dimensions (Matryoshka)",
+    )
+    quantization: Quantization = Field(
+        "none",
+        description="int8: vectors as 8-bit integers; binary: as bits of their signs, in bytes; "
+        "both keep directions alone, for models that compare cosines",
     )
     normalize: bool = Field(
         False, description="scale vectors to length 1; if omitted, as saved with the model"

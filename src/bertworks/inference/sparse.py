@@ -50,6 +50,8 @@ class SparseEmbedder(NetworkEmbedder):
             raise SettingsError(f"pooling={self.pooling!r} uses only the last layer")
         if self.settings.dimensions is not None:
             raise SettingsError(f"dimensions: sparse vectors ({self.pooling}) are not shortened")
+        if self.settings.quantization != "none":
+            raise SettingsError(f"quantization: sparse vectors ({self.pooling}) are not quantized")
         if not self.settings.include_prompt:
             raise SettingsError(f"pooling={self.pooling!r} includes the prompt")
 

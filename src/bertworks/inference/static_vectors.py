@@ -88,7 +88,7 @@ class StaticEmbedder(Embedder):
             self._write_means(ids, lengths, result[start : start + _WINDOW], place)
             if progress is not None:
                 progress(start + len(window))
-        return self._shorten(result)
+        return self._finish(result)
 
     def embed_all(
         self, texts: Sequence[str], progress: Callable[[int, int], None] | None
@@ -118,7 +118,7 @@ class StaticEmbedder(Embedder):
         result[[text.index for text in texts]] = vectors
         if progress is not None:
             progress(len(texts))
-        return self._shorten(result)
+        return self._finish(result)
 
     def piece_ids(
         self, texts: Sequence[str], where: Sequence[str] | None

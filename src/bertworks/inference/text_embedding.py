@@ -25,6 +25,7 @@ from ..text.tokenizer import Tokenizer
 from .batching import by_tokens, max_tokens_of, not_finite_error, row_name
 from .settings import EmbedSettings, EngineSettings, LayerSettings
 from .similarity import of_unit_length
+from .vector_codes import CODE_TYPES, code_width, quantize_vectors
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -222,6 +223,12 @@ class TextEmbedder(TextReader):
     def _check_settings(self) -> None:
         """Raise SettingsError if the settings do not fit the network."""
 
+    def provenance(self) -> dict[str, Any]:
+        provenance = super().provenance()
+        if self.settings.quantization == "none":
+            del provenance["quantization"]  # files of float32 vectors may be older than codes
+        return provenance
+
     @property
     def pooling(self) -> str:
         """How the vectors of tokens become that of a text."""
@@ -321,14 +328,14 @@ class TextEmbedder(TextReader):
 
 
 class VectorEmbedder(TextEmbedder):
-    """Computes a vector of each text: float32 `[texts, width]`."""
+    """Computes a vector of each text: float32 `[texts, width]`, or its code."""
 
     _width: int
 
     @property
     def width(self) -> int:
-        """The length of a text's vector."""
-        return self.settings.dimensions or self._width
+        """The length of a text's vector, or of its code."""
+        return code_width(self.settings.dimensions or self._width, self.settings.quantization)
 
     def _set_width(self, width: int) -> None:
         """Set the length of a vector before it is shortened to `dimensions`."""
@@ -338,12 +345,12 @@ class VectorEmbedder(TextEmbedder):
             raise SettingsError(what)
         self._width = width
 
-    def _shorten(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the first `dimensions` numbers of vectors, at length 1 if vectors have that."""
-        if self.settings.dimensions is None:
-            return vectors
-        vectors = vectors[:, : self.settings.dimensions]
-        return of_unit_length(vectors) if self.normalize else np.ascontiguousarray(vectors)
+    def _finish(self, vectors: NDArray[np.float32]) -> NDArray[Any]:
+        """Return vectors of `dimensions` numbers, at length 1 if they have that; or their codes."""
+        if self.settings.dimensions is not None:
+            vectors = vectors[:, : self.settings.dimensions]
+            vectors = of_unit_length(vectors) if self.normalize else np.ascontiguousarray(vectors)
+        return quantize_vectors(vectors, self.settings.quantization)
 
     def _check_pooler(self, *, has_pooler: bool) -> None:
         """Raise `SettingsError` if the pooler is requested and cannot be used."""
@@ -379,10 +386,11 @@ class VectorEmbedder(TextEmbedder):
                 num_done += len(part)
                 if progress is not None:
                     progress(num_done)
-        return self._shorten(result)
+        return self._finish(result)
 
     def concatenate(self, parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-        return np.concatenate([np.empty((0, self.width), np.float32), *parts])
+        dtype = CODE_TYPES[self.settings.quantization]
+        return np.concatenate([np.empty((0, self.width), dtype), *parts])
 
     def _device_packs(
         self, texts: Sequence[EncodedText]

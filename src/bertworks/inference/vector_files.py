@@ -15,12 +15,14 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ..errors import DataError, import_optional
+from ..settings.literals import Quantization
 from ..settings.pooling import NO_POOLING, SPARSE_POOLINGS
 from ..utils.atomic_writes import atomic_write
 from ..utils.lazy_module import LazyModule
 from ..utils.memory import is_memory_short
 from .token_features import Features
 from .token_vectors import read_parts, write_token_vectors
+from .vector_codes import CODE_TYPES
 from .window_files import AppendableFormat, FileFormat, OutputManifest
 
 if TYPE_CHECKING:
@@ -32,10 +34,15 @@ else:
 
 
 class VectorFormat(FileFormat):
-    """A format of vector files."""
+    """A format of vector files.
 
-    def __init__(self, width: int) -> None:
-        self.width = width
+    Args:
+        width: the length of each vector.
+        quantization: whether vectors are codes; they are float32 otherwise.
+    """
+
+    def __init__(self, width: int, quantization: Quantization = "none") -> None:
+        self.width, self.dtype = width, CODE_TYPES[quantization]
 
     @abstractmethod
     def window(self, start: int, texts: Sequence[str], vectors: Any) -> bytes:
@@ -48,12 +55,13 @@ class Npy(AppendableFormat, VectorFormat):
     def head(self, rows: int = 0) -> bytes:
         header = BytesIO()
         shape = (rows, self.width)
-        npy.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        fields = {"descr": self.dtype.str, "fortran_order": False, "shape": shape}
+        npy.write_array_header_1_0(header, fields)
         return header.getvalue()
 
-    def window(self, start: int, texts: Sequence[str], vectors: NDArray[np.float32]) -> bytes:
+    def window(self, start: int, texts: Sequence[str], vectors: NDArray[Any]) -> bytes:
         del start, texts  # the order tells which vector belongs to which text
-        return vectors.astype("<f4", copy=False).tobytes()
+        return vectors.astype(self.dtype, copy=False).tobytes()
 
 
 class Parquet(VectorFormat):
@@ -61,7 +69,7 @@ class Parquet(VectorFormat):
 
     @cached_property
     def schema(self) -> Any:
-        vector = pa.list_(pa.float32(), self.width)
+        vector = pa.list_(pa.from_numpy_dtype(self.dtype), self.width)
         return pa.schema([("row", pa.int64()), ("text", pa.string()), ("vector", vector)])
 
     def head(self) -> bytes:
@@ -71,7 +79,7 @@ class Parquet(VectorFormat):
         rows = np.arange(start, start + len(texts))
         return self.batch(pa.array(rows), pa.array(texts, pa.string()), self.lists(vectors))
 
-    def lists(self, vectors: NDArray[np.float32]) -> Any:
+    def lists(self, vectors: NDArray[Any]) -> Any:
         """Vectors as an Arrow array of lists."""
         return pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), self.width)
 
@@ -237,11 +245,14 @@ def _import_sparse() -> Any:
     return import_optional("scipy.sparse", "metrics", "Sparse vectors")
 
 
-def vector_format_of(out: Path, width: int, pooling: str = "mean") -> VectorFormat:
+def vector_format_of(
+    out: Path, width: int, pooling: str = "mean", quantization: Quantization = "none"
+) -> VectorFormat:
     """The format for the suffix of a file name.
 
     Args:
         pooling: how a text's vector is made; it may be sparse, or a matrix.
+        quantization: of dense vectors.
 
     Raises:
         DataError: the suffix is unknown.
@@ -260,4 +271,4 @@ def vector_format_of(out: Path, width: int, pooling: str = "mean") -> VectorForm
             where=str(out),
             fix=f"Use a name that ends in {' or '.join(kinds)}.",
         )
-    return kinds[out.suffix](width)
+    return kinds[out.suffix](width, quantization)

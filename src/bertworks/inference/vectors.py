@@ -1,6 +1,7 @@
 """Write vectors of any number of texts to a file, in bounded memory; an interrupted run resumes.
 
-    vectors.npy          float32 [texts, width]: `numpy.load(…, mmap_mode="r")`
+    vectors.npy          float32 [texts, width]: `numpy.load(…, mmap_mode="r")`; int8 or uint8 if
+                         quantized (`vector_codes.py`)
     vectors.parquet      row, text, vector (a list of fixed size)
     vectors.npz          sparse vectors: `scipy.sparse.load_npz`; in Parquet: indices, values
     vectors.safetensors  matrices of late interaction: `token_vectors.py`; in Parquet: vectors
@@ -118,7 +119,8 @@ def write_vectors(
 
 def _vector_format(out: Path, embedder: TextReader) -> VectorFormat:
     if isinstance(embedder, TextEmbedder):
-        return vector_format_of(out, embedder.width, embedder.pooling)
+        quantization = embedder.settings.quantization
+        return vector_format_of(out, embedder.width, embedder.pooling, quantization)
     if out.suffix != ".parquet":
         raise DataError(
             "token features are written as Parquet",

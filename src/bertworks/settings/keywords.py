@@ -102,6 +102,7 @@ class VectorKeywords(LayerKeywords, total=False):
 
     pooling: str
     dimensions: int | None
+    quantization: Literal["none", "int8", "binary"]
     normalize: bool
     prompt: str
     is_query: bool

@@ -26,6 +26,9 @@ layers have 8-bit weights and 8-bit inputs, with a scale for each output and eac
 as with `auto`.
 """
 
+Quantization: TypeAlias = Literal["none", "int8", "binary"]
+"""Vectors as they are, as 8-bit integers, or as bits: the signs of their numbers."""
+
 SavedPrecision: TypeAlias = Literal["fp32", "bf16", "int8"]
 """Precision of the weights in a model's file."""
 

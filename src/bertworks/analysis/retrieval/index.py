@@ -27,9 +27,11 @@ from ...data.tables import Table
 from ...data.text_inputs import Texts, read_texts
 from ...errors import BertworksError, import_optional
 from ...inference.settings import EngineSettings
-from ...inference.similarity import is_sparse, max_similarities, similarities
+from ...inference.similarity import is_sparse, max_similarities, of_unit_length, similarities
 from ...inference.token_vectors import TokenVectors
+from ...inference.vector_codes import vectors_of_codes
 from ...settings.keywords import EngineKeywords, RowKeywords
+from ...settings.literals import Quantization
 from ...settings.pooling import SPARSE_POOLINGS
 from ...tasks.retrieval.exact_search import top_k as nearest
 from ...utils.outputs import check_inputs, locked_output
@@ -52,7 +54,8 @@ class Index(TextIndex):
         model: the model that computed the vectors.
         texts: the texts, which are read again for results.
         vectors: float32 `[texts, width]`, perhaps sparse, of the texts that are not blank; of
-            length 1 if cosines are compared. `TokenVectors` for late interaction.
+            length 1 if cosines are compared. Or their codes (`inference.vector_codes`).
+            `TokenVectors` for late interaction.
         cells: file of the approximate index; not kept if omitted.
         num_truncated: number of texts that were too long for the model and were truncated.
         checksums: of the texts that are not blank, by which changed ones are recognised; not
@@ -85,6 +88,7 @@ class Index(TextIndex):
         directory: str | os.PathLike[str] | None = None,
         *,
         column: str | None = None,
+        quantization: Quantization = "none",
         overwrite: bool = False,
         progress: Callable[[int, int], None] | None = None,
         **settings: Unpack[RowKeywords],
@@ -99,6 +103,8 @@ class Index(TextIndex):
             directory: directory of the vectors, which are read as needed; in memory if omitted. An
                 unfinished one is resumed.
             column: the text column of a table; detected if omitted.
+            quantization: keep vectors as 8-bit integers or bits, with which queries' vectors are
+                compared as they are.
             overwrite: delete the vectors in the directory, and start again.
             progress: called with the number of texts done, and of all texts.
             settings: settings of `TableOptions` (`header`, `format`, `encoding`, `max_line_bytes`)
@@ -122,6 +128,7 @@ class Index(TextIndex):
                 folder / name,
                 with_checksums(texts.without_blank(), checksums),
                 progress=progress,
+                quantization=quantization,
                 **vector_settings(model),
                 **engine,
             )
@@ -177,7 +184,9 @@ class Index(TextIndex):
     def _find_nearest(self, queries: Any, count: int) -> Ranking:
         """Return the scores and rows of the texts nearest to each query's vector."""
         function = self.model.similarity_function
-        if function in _PRODUCTS and not is_sparse(queries):
+        if self._is_quantized:
+            scores, rows = nearest(queries, self.vectors, count, compare=_code_similarities)
+        elif function in _PRODUCTS and not is_sparse(queries):
             scores, rows = nearest(queries, self.vectors, count)
         elif function == "maxsim":
             matrices: Any = TokenVectors.from_matrices(queries)
@@ -197,6 +206,8 @@ class Index(TextIndex):
             problem = f"compared by similarity_fn_name={function!r}"
         elif is_sparse(queries):
             problem = "sparse"
+        elif self._is_quantized:
+            problem = "quantized"
         if problem:
             raise BertworksError(
                 f"the model's vectors are {problem}, which approximate search does not support",
@@ -204,6 +215,10 @@ class Index(TextIndex):
             )
         scores, rows = sort_ranking(*self._approximation.search(queries, count))
         return np.clip(scores, -1, 1) if function == "cosine" else scores, rows
+
+    @property
+    def _is_quantized(self) -> bool:
+        return getattr(self.vectors, "dtype", None) in (np.int8, np.uint8)
 
     @cached_property
     def _approximation(self) -> Any:
@@ -230,6 +245,12 @@ def _load_vectors(file: Path, mmap_mode: Literal["r"] | None = None) -> Any:
 
 _PRODUCTS = ("cosine", "dot")
 """Functions that are inner products of the index's vectors."""
+
+
+def _code_similarities(queries: NDArray[Any], codes: NDArray[Any]) -> NDArray[Any]:
+    """Return the cosines of vectors of length 1 and the vectors of codes."""
+    vectors = vectors_of_codes(codes)[:, : queries.shape[1]]  # bits fill a whole byte
+    return queries @ of_unit_length(vectors).T
 
 
 def embed_queries(model: AnyModel, queries: Sequence[str], engine: Mapping[str, Any]) -> Any:

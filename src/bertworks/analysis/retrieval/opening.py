@@ -11,6 +11,7 @@ from ...data.tables import Table
 from ...data.text_inputs import Texts
 from ...errors import SettingsError, closest_name, truncate_repr
 from ...settings.keywords import RowKeywords
+from ...settings.literals import Quantization
 from .bm25 import BM25Index
 from .fusion import HybridIndex
 from .index import Index
@@ -44,6 +45,7 @@ def open_index(
     directory: str | os.PathLike[str] | None = None,
     *,
     column: str | None = None,
+    quantization: Quantization = "none",
     overwrite: bool = False,
     progress: Callable[[int, int], None] | None = None,
     **settings: Unpack[RowKeywords],
@@ -52,8 +54,8 @@ def open_index(
 
     Args:
         retrievers: a model, or "bm25"; with several of them, their rankings are fused.
-        data, column, overwrite, progress, settings: see `Index.open`; or the directory or URL of a
-            `VectorStore`, which one model searches.
+        data, column, quantization, overwrite, progress, settings: see `Index.open`; or the
+            directory or URL of a `VectorStore`, which one model searches.
         directory: keeps the vectors of one model; BM25's weights are computed again.
 
     Raises:
@@ -66,6 +68,9 @@ def open_index(
     for part in parts:
         check_retriever(part)
     if isinstance(data, str | os.PathLike) and is_store(data):
+        if quantization != "none":
+            what = f"quantization={quantization} is for texts, and a store has its own"
+            raise SettingsError(what, fix="Leave it out.")
         if directory is not None or len(parts) != 1 or parts[0] == "bm25":
             raise SettingsError(
                 "a store is searched by its model alone",
@@ -77,6 +82,8 @@ def open_index(
     num_models = sum(part != "bm25" for part in parts)
     if directory is not None and num_models != 1:
         raise SettingsError(f"an index keeps the vectors of one model, and there are {num_models}")
+    if quantization != "none" and not num_models:
+        raise SettingsError(f"quantization={quantization} is for the vectors of models")
     indexes: list[TextIndex] = []
     for part in parts:
         if isinstance(part, str):
@@ -87,6 +94,7 @@ def open_index(
                 data,
                 directory,
                 column=column,
+                quantization=quantization,
                 overwrite=overwrite,
                 progress=progress,
                 **settings,

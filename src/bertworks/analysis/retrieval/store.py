@@ -23,9 +23,10 @@ from ...errors import DataError, SettingsError, did_you_mean, truncate_repr
 from ...inference.settings import EngineSettings
 from ...inference.similarity import is_sparse
 from ...settings.keywords import EngineKeywords, TableKeywords
+from ...settings.literals import Quantization
 from . import store_postgres, store_qdrant
 from .index import embed_queries, vector_settings
-from .store_backend import Quantization, StoreBackend
+from .store_backend import StoreBackend
 from .store_files import DirectoryBackend, is_store_directory
 from .text_index import Ranking, TextIndex
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DataError, OutputError, SettingsError
+from ...settings.literals import Quantization
 from .text_index import Ranking
-
-Quantization: TypeAlias = Literal["none", "int8", "binary"]
-"""How vectors are compared at first: as they are, as 8-bit integers, or by their signs."""
 
 
 class StoreBackend(ABC):

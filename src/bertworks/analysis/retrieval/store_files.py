@@ -28,6 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DataError, SettingsError
+from ...inference.vector_codes import quantize_vectors
+from ...settings.literals import Quantization
 from ...utils.atomic_writes import write_file, writing
 from ...utils.directories import new_directory, output_exists
 from ...utils.json_files import (
@@ -38,7 +40,7 @@ from ...utils.json_files import (
     write_json,
 )
 from ...utils.outputs import locked_output
-from .store_backend import Quantization, StoreBackend, not_store_error
+from .store_backend import StoreBackend, not_store_error
 from .text_index import Ranking, sort_ranking
 
 FORMAT_VERSION = 1
@@ -297,15 +299,6 @@ class DirectoryBackend(StoreBackend):
         _write_manifest(self._directory, content)
         self.refresh()
         _remove_unlisted(self._directory, self._manifest)
-
-
-def quantize_vectors(vectors: NDArray[np.float32], quantization: Quantization) -> NDArray[Any]:
-    """Return int8 codes of vectors, each scaled by its largest number, or the bits of the signs."""
-    if quantization == "binary":
-        return np.packbits(vectors > 0, axis=1)
-    largest = np.abs(vectors).max(1, keepdims=True, initial=1e-30)
-    codes: NDArray[np.int8] = np.round(127 / largest * vectors).astype(np.int8)
-    return codes
 
 
 def _compare(

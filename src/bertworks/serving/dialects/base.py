@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import orjson
@@ -20,6 +20,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from ...errors import did_you_mean
+from ...inference.vector_codes import quantize_vectors
+from ...settings.literals import Quantization
 from ..job import Job, open_job
 from ..request_error import ErrorFormat
 
@@ -173,16 +175,26 @@ async def respond(body: Request, request: HTTPRequest) -> Response:
     return job.reply(await body.encode(await body.decode(job), job))
 
 
+EncodingFormat: TypeAlias = Literal["float", "base64", "int8", "binary", "ubinary"]
+
+
 async def encode_vectors(
-    vectors: Sequence[NDArray[np.float32]], form: Literal["float", "base64"] = "float"
+    vectors: Sequence[NDArray[np.float32]], form: EncodingFormat = "float"
 ) -> list[Any]:
     """Encode vectors for a response: as numbers, or as base64 of little-endian float32.
+
+    "int8" and "ubinary" are the codes of `vector_codes.py`; "binary" are those of "ubinary" less
+    128, as in sentence-transformers and Cohere's API.
 
     Encoding thousands takes long, so other requests may run after every 64 vectors.
     """
     encodings: list[Any] = []
     for number, vector in enumerate(vectors):
-        if form == "float":
+        if form in ("int8", "binary", "ubinary"):
+            quantization: Quantization = "int8" if form == "int8" else "binary"
+            (code,) = quantize_vectors(vector[None], quantization).astype(np.int64)
+            encodings.append((code - 128 if form == "binary" else code).tolist())
+        elif form == "float":
             encodings.append(
                 orjson.Fragment(orjson.dumps(vector, option=orjson.OPT_SERIALIZE_NUMPY))
             )

@@ -14,7 +14,7 @@ from ..metrics import get_context
 from ..request_error import invalid_field_error
 from ..service import Service
 from ..vector_verbs import embed
-from .base import Dialect, Ids, Prompt, Request, Truncate, Usage, encode_vectors
+from .base import Dialect, EncodingFormat, Ids, Prompt, Request, Truncate, Usage, encode_vectors
 
 MAX_TOKENS = 300_000
 
@@ -22,7 +22,7 @@ MAX_TOKENS = 300_000
 class Embedding(BaseModel):
     object: Literal["embedding"]
     index: int
-    embedding: list[float] | str
+    embedding: list[float] | list[int] | str
 
 
 class EmbeddingsAnswer(BaseModel):
@@ -60,7 +60,9 @@ class EmbeddingsRequest(Request):
     ignored_fields: ClassVar = frozenset({"user"})
 
     input: str | list[str] | Ids | list[Ids] = Field(description="A text, or several.")
-    encoding_format: Literal["float", "base64"] = "float"
+    encoding_format: EncodingFormat = Field(
+        "float", description="int8 and bits (signed or unsigned bytes): if cosines are compared."
+    )
     dimensions: int | None = None
     modality: Literal["text"] = Field("text", description="Of infinity's format.")
     truncate: bool | None = Truncate
@@ -75,6 +77,10 @@ class EmbeddingsRequest(Request):
             raise invalid_field_error(
                 "input_type", f"choose a prompt of the model by prompt_name: {prompts}"
             )
+        function = job.model.similarity_function
+        if self.encoding_format not in ("float", "base64") and function != "cosine":
+            what = f"the model compares vectors by {function}, which needs their lengths"
+            raise invalid_field_error("encoding_format", what)
         job.context.truncation.max_tokens = MAX_TOKENS
         return embed(
             job,
