@@ -1,9 +1,9 @@
-"""Records that stand for several rows: questions of a passage, and passages of a query.
+"""Records that stand for several rows: questions of a passage, passages of a query, annotations.
 
     {"query": …, "pos": ["…", "…"], "neg": ["…", …]}     FlagEmbedding: a row for each positive
 
 `pos_scores` and `neg_scores`, a teacher's, become the list `scores` of a row's passage and its
-negatives. Questions are described in `questions.py`.
+negatives. Questions are described in `questions.py`, annotations of a text in `label_studio.py`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from .label_studio import holds_annotations, rows_of_task
 from .questions import holds_questions, questions_of
 from .rows import LocatedRow
 
@@ -33,6 +34,9 @@ def rows_in_record(
     """
     if holds_questions(values):
         yield from questions_of(values, name, number)
+        return
+    if holds_annotations(values):
+        yield from (LocatedRow(where, row) for row in rows_of_task(values))
         return
     column = next((name for name in _POSITIVES if isinstance(values.get(name), list)), None)
     is_ranked = isinstance(values.get("query"), str) and isinstance(values.get("neg"), list)

@@ -271,7 +271,9 @@ def read_label_names(row: Row, column: str, where: str | None, separator: str) -
     value = value_of(row, column, where)
     if isinstance(value, WholeLabel):
         return [str(value)] if value else []
-    value = parse_json_cell(value, list, object)
+    value = parse_json_cell(parse_json_cell(value, dict), list, object)
+    if isinstance(value, dict) and value.keys() == {"choices"}:  # Label Studio's JSON-MIN and CSV
+        value = value["choices"]
     if isinstance(value, str) and value.startswith(("['", '["')):  # as Python prints lists
         what = f"the list {truncate_repr(value)} (column {column!r}) is not valid JSON"
         raise DataError(what, where=where, fix='Write ["a", "b"].')
