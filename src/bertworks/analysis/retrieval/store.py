@@ -175,6 +175,8 @@ class VectorStore(TextIndex):
         if blank is not None:
             raise DataError(f"the text with the id {blank!r} is blank")
         num_replaced = 0
+        if progress is not None:
+            progress(0, len(texts))  # the rate counts from here
         for start in range(0, len(texts), _BATCH_TEXTS):
             stop = start + _BATCH_TEXTS
             batch = dict(zip(ids[start:stop], texts[start:stop], strict=True))
