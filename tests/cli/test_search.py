@@ -192,6 +192,12 @@ def test_store_takes_texts_and_is_searched(world: World, tmp_path: Path) -> None
     result = succeeds(*search, "--json").stdout
     assert [hit["where"] for hit in json.loads(result)["hits"]] == ["2", "0"]
     assert succeeds(*search).stdout.split()[:3] == ["score", "id", "text"]
+    file.write_text(json.dumps({"id": " 7 ", "text": "spaces"}))
+    succeeds(*add)
+    ids.write_text(" 7 \n 0 \n")  # an id may have spaces, and so may a line
+    assert json.loads(succeeds(*words, "--delete", ids).stdout)["deleted"] == 2
+    file.write_text(json.dumps({"id": 1.5, "text": "a number"}))
+    fails(*add, says="1.5 (column 'id') is no id. Ids are texts or whole numbers")
     reader = Path(__file__).parents[1] / "saved_models" / "answering"
     answer = ("answer", "the sea?", "--corpus", store, "--reader", reader, *CPU)
     fails(*answer, says="Give the model that it was made with (answer: --retriever MODEL)")

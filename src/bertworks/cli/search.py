@@ -243,8 +243,12 @@ def index(
         unknown_ids: list[str] = []
         if delete is not None:
             lines = read_texts(delete, format="text").without_blank()
-            names = list(dict.fromkeys(text.strip() for _, text in lines))
-            present_ids = text_store.texts(names)
+            words = {text: text.strip() for _, text in lines}
+            present_ids = text_store.texts({*words, *words.values()})
+            # An id may begin or end with a space.
+            names = list(
+                dict.fromkeys(text if text in present_ids else word for text, word in words.items())
+            )
             unknown_ids = [name for name in names if name not in present_ids]
             counts["deleted"] = text_store.delete(names)
         if add is not None:

@@ -46,10 +46,10 @@ def _columns(results: Any) -> dict[str, Any]:
             spans.setdefault(name, []).append(dict(value))
         elif (content := value.get(_KEYS.get(kind, kind))) is not None:
             values.setdefault(name, []).extend(content if isinstance(content, list) else [content])
-    return {**{name: _simplified(own) for name, own in values.items()}, **spans}
+    return {**{name: _column_value(own) for name, own in values.items()}, **spans}
 
 
-def _simplified(values: list[Any]) -> Any:
+def _column_value(values: list[Any]) -> Any:
     """Return a single value as it is, a text as one label even if it has separators."""
     if len(values) != 1:
         return values

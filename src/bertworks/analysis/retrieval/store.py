@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, get_args
@@ -39,6 +40,7 @@ _DATABASES: dict[str, Any] = {
 }
 
 _BATCH_TEXTS = 2048
+_IDS = "Ids are texts or whole numbers, not empty."
 
 
 def is_database(address: object) -> bool:
@@ -170,7 +172,10 @@ class VectorStore(TextIndex):
         if len(texts) != len(ids):
             raise DataError(f"{len(texts):,} texts, but {len(ids):,} ids")
         if len(set(ids)) < len(ids):
-            raise DataError("an id occurs twice among the texts to add")
+            duplicate, _ = Counter(ids).most_common(1)[0]
+            raise DataError(
+                f"the id {truncate_repr(duplicate)} occurs twice among the texts to add"
+            )
         blank = next((one for one, text in zip(ids, texts, strict=True) if not text.strip()), None)
         if blank is not None:
             raise DataError(f"the text with the id {blank!r} is blank")
@@ -251,7 +256,8 @@ def read_rows_to_add(
     for row in texts.rows:
         name = id_of(row.values.get(id_column))
         if name is None:
-            raise DataError(f"the column {id_column!r} has no id", where=row.where)
+            what = f"{truncate_repr(row.values.get(id_column))} (column {id_column!r}) is no id"
+            raise DataError(what, where=row.where, fix=_IDS)
         ids.append(name)
         contents.append(text_of(row.values, texts.column, row.where))
     return ids, contents
@@ -263,7 +269,7 @@ def _list_ids(ids: str | Iterable[object]) -> list[str]:
     for value in [ids] if isinstance(ids, str) else ids:
         name = id_of(value)
         if name is None:
-            raise DataError(f"{truncate_repr(value)} is no id", fix="Ids are texts, not empty.")
+            raise DataError(f"{truncate_repr(value)} is no id", fix=_IDS)
         names.append(name)
     return names
 
