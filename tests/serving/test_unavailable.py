@@ -101,6 +101,16 @@ def test_the_error_at_the_start_says_its_cause(broken_model, directories) -> Non
         assert "cannot listen" not in line
 
 
+@pytest.mark.parametrize("settings", [["lazy=true"], ["lazy=false"]])
+def test_what_ends_the_start_is_said_once(
+    settings: list[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LOG, "propagate", True)
+    assert "one/model/none" in serve("one/model/none", "other=two/model/none", *settings)
+    failures = [json.loads(record.getMessage()) for record in caplog.records]
+    assert [failure["model"] for failure in failures] == ["other"]
+
+
 def test_an_address_in_use_is_an_error_before_models_are_loaded(directories) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = str(listener.getsockname()[1])

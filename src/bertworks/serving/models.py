@@ -140,11 +140,11 @@ class Models:
         loaded_names = {model.name for model in self.list_loaded()}
         return [name for name in self.available if name not in loaded_names]
 
-    def get(self, name: str | None = None, *, log_level: int = logging.INFO) -> LoadedModel:
+    def get(self, name: str | None = None, *, at_start: bool = False) -> LoadedModel:
         """Return a model; load it if necessary.
 
         Args:
-            log_level: of the line that says that it was loaded.
+            at_start: log neither that it was loaded (but with `debug`) nor that it cannot be.
 
         Raises:
             UnknownModelError: no model has that name.
@@ -160,9 +160,9 @@ class Models:
                 try:
                     loaded_model = self._open(name)
                 except BertworksError as error:
-                    failure = self._record_failure(name, error)
+                    failure = self._record_failure(name, error, at_start=at_start)
                 else:
-                    self._insert([loaded_model], log_level)
+                    self._insert([loaded_model], logging.DEBUG if at_start else logging.INFO)
                     return loaded_model
             raise UnavailableModelError(
                 f"the model {name!r} cannot be loaded: {failure.error}"
@@ -177,7 +177,7 @@ class Models:
         for name in self.sources:
             with suppress(UnavailableModelError):
                 # The first line of the log is that the server listens.
-                self.get(name, log_level=logging.DEBUG)
+                self.get(name, at_start=True)
             if require_all and name in self.failures:
                 raise self.failures[name].error
         self._check_any_is_available()
@@ -194,12 +194,17 @@ class Models:
             try:
                 self._locate(source)
             except BertworksError as error:
-                self._record_failure(name, error)
+                self._record_failure(name, error, at_start=True)
         self._check_any_is_available()
 
     def _check_any_is_available(self) -> None:
-        if not self.available:
-            raise self.failures[self.default].error
+        """Log what failed at the start; what ends it is raised, and not logged too."""
+        end = None if self.available else self.failures[self.default].error
+        for name, failure in self.failures.items():
+            if failure.error is not end:
+                _log_failure(name, failure)
+        if end is not None:
+            raise end
 
     def load_again(self) -> list[LoadedModel]:
         """Load all models again that were loaded, or could not be, for `swap_in`.
@@ -230,9 +235,12 @@ class Models:
     def _is_loaded(self, name: str) -> bool:
         return any(loaded_model.name == name for loaded_model in self.list_loaded())
 
-    def _record_failure(self, name: str, error: BertworksError) -> Failure:
+    def _record_failure(
+        self, name: str, error: BertworksError, *, at_start: bool = False
+    ) -> Failure:
         failure = self.failures[name] = Failure(error, time.monotonic())
-        log(logging.ERROR, "model unavailable", model=name, reason=str(error))
+        if not at_start:
+            _log_failure(name, failure)
         return failure
 
     def _locate(self, source: str) -> tuple[Path, Path | None]:
@@ -345,6 +353,10 @@ class Models:
                 seconds=round(seconds, 1),
                 fix="raise max_memory, or serve fewer models",
             )
+
+
+def _log_failure(name: str, failure: Failure) -> None:
+    log(logging.ERROR, "model unavailable", model=name, reason=str(failure.error))
 
 
 def _free_memory() -> None:
