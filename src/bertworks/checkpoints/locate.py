@@ -6,7 +6,7 @@ import re
 import warnings
 from pathlib import Path
 
-from ..errors import BertworksWarning, CheckpointError, check_path_name
+from ..errors import BertworksWarning, CheckpointError, check_path_name, closest_name
 from ..utils.remote import fetch_folder, is_remote
 
 BUNDLED_MODELS = {"mini": "mini", "mini-sentences": "mini_sentences"}
@@ -130,12 +130,16 @@ def check_model(directory: Path) -> None:
         CheckpointError: it has no configuration; or it is that of a run that has no model yet.
     """
     _check_finished(directory)
-    if not any((directory / name).exists() for name in _CONFIGURATIONS):
+    if not _holds_model(directory):
         raise CheckpointError(
             f"there is no {_CONFIGURATIONS[0]}",
             where=str(directory),
             fix="Is it a model's directory?",
         )
+
+
+def _holds_model(directory: Path) -> bool:
+    return any((directory / name).exists() for name in _CONFIGURATIONS)
 
 
 def _check_finished(directory: Path) -> None:
@@ -154,4 +158,15 @@ def _check_finished(directory: Path) -> None:
 
 def _no_model(problem: str, name: str | Path) -> CheckpointError:
     fix = "Bundled models: mini, a small BERT, and mini-sentences, for sentence vectors."
+    path = Path(name)
+    others = {
+        other.name: str(other)
+        for other in path.parent.glob("*")
+        if _holds_model(local_directory(other) or other)
+    }
+    if str(name) == path.name:
+        others |= {bundled: bundled for bundled in BUNDLED_MODELS}
+    close = closest_name(path.name, others)
+    if close is not None:
+        fix = f"Did you mean {others[close]!r}? {fix}"
     return CheckpointError(problem, where=str(name), fix=fix)
