@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -168,6 +170,34 @@ def test_bad_rows_are_refused(row, says):
 def test_a_text_alone_is_no_row():
     with pytest.raises(DataError, match="'a b': multiple choice takes rows of a prompt"):
         make_task().text_row("a b")
+
+
+def test_the_questions_of_an_article_are_rows(tmp_path: Path) -> None:
+    """RACE's own files: one article each, with lists of questions, options and answers."""
+    article = {"article": "a b", "id": "high1.txt"}
+    lists = {"questions": ["c", "d _"], "options": [["a", "b"], ["c", "d"]], "answers": ["B", "A"]}
+    expected = [
+        article | {"question": "c", "options": ["a", "b"], "answer": "B"},
+        article | {"question": "d _", "options": ["c", "d"], "answer": "A"},
+    ]
+    (tmp_path / "1.txt").write_text(json.dumps(article | lists))
+    (tmp_path / "1.json").write_text(json.dumps(article | lists, indent=1))
+    (tmp_path / "all.json").write_text(json.dumps({"data": [article | lists]}))
+    for table in (*tmp_path.iterdir(), [article | lists]):
+        assert [row.values for row in read_rows(table)] == expected
+    task = ChoiceTask.from_table(TOKENIZER, read_rows([article | lists]), ChoiceSettings())
+    examples = [task.example(row.values, 0) for row in read_rows([article | lists])]
+    assert [(example.texts, example.target) for example in examples] == [
+        (("a b c", "a", "b"), 1),
+        (("a b d _", "c", "d"), 0),
+    ]
+    (row, _) = read_rows([{**article, **lists, "answers": None}])  # a test set has none
+    assert "answer" not in row.values
+    for wrong in ({"answers": ["B"]}, {"answers": "BA"}, {"options": [["a", "b"]]}):
+        with pytest.raises(DataError, match="row 1: questions, options, answers are not lists of"):
+            list(read_rows([article | lists | wrong]))
+    plain = {"prompt": "a", "questions": ["b"], "options": ["c", "d"], "label": 0}
+    assert [row.values for row in read_rows([plain])] == [plain]
 
 
 @pytest.mark.parametrize(

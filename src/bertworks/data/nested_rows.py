@@ -1,20 +1,25 @@
 """Records that stand for several rows: questions of a passage, passages of a query, annotations.
 
     {"query": …, "pos": ["…", "…"], "neg": ["…", …]}     FlagEmbedding: a row for each positive
+    {"article": …, "questions": [Q, …], "options": [[O, …], …], "answers": ["B", …]}     RACE
 
 `pos_scores` and `neg_scores`, a teacher's, become the list `scores` of a row's passage and its
-negatives. Questions are described in `questions.py`, annotations of a text in `label_studio.py`.
+negatives. RACE's rows have the columns `question`, `options` and `answer`, as in later copies.
+SQuAD's questions are described in `questions.py`, annotations of a text in `label_studio.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ..errors import DataError
 from .label_studio import holds_annotations, rows_of_task
 from .questions import holds_questions, questions_of
 from .rows import LocatedRow
 
+_OF_QUESTIONS = {"questions": "question", "options": "options", "answers": "answer"}
+"""RACE's lists with an item for each question, and the columns of its rows."""
 _POSITIVES = ("pos", "positive", "positives")
 
 
@@ -30,13 +35,17 @@ def rows_in_record(
         where: the record's place.
 
     Raises:
-        DataError: a part of nested questions is missing or of another type.
+        DataError: a part of nested questions is missing or of another type; or lists of questions
+            and of their options differ in length.
     """
     if holds_questions(values):
         yield from questions_of(values, name, number)
         return
     if holds_annotations(values):
         yield from (LocatedRow(where, row) for row in rows_of_task(values))
+        return
+    if holds_choices(values):
+        yield from _rows_of_choices(values, where)
         return
     column = next((name for name in _POSITIVES if isinstance(values.get(name), list)), None)
     is_ranked = isinstance(values.get("query"), str) and isinstance(values.get("neg"), list)
@@ -50,3 +59,24 @@ def rows_in_record(
         if isinstance(of_positives, list) and isinstance(of_negatives, list):
             row["scores"] = [*of_positives[index : index + 1], *of_negatives]
         yield LocatedRow(where, row)
+
+
+def holds_choices(values: Mapping[str, Any]) -> bool:
+    """Whether a record is a passage with several questions and the options of each, as in RACE."""
+    questions, options = values.get("questions"), values.get("options")
+    return (
+        isinstance(questions, list)
+        and isinstance(options, list)
+        and all(isinstance(part, list) for part in options)
+    )
+
+
+def _rows_of_choices(values: Mapping[str, Any], where: str) -> Iterator[LocatedRow]:
+    lists = {key: values[key] for key in _OF_QUESTIONS if values.get(key) is not None}
+    counts = {key: len(part) for key, part in lists.items() if isinstance(part, list)}
+    if len(counts) < len(lists) or len(set(counts.values())) > 1:
+        raise DataError(f"{', '.join(lists)} are not lists of equal length", where=where)
+    others = {key: value for key, value in values.items() if key not in _OF_QUESTIONS}
+    for at, parts in enumerate(zip(*lists.values(), strict=True), 1):
+        of_question = zip(map(_OF_QUESTIONS.__getitem__, lists), parts, strict=True)
+        yield LocatedRow(f"{where}, question {at}", {**others, **dict(of_question)})

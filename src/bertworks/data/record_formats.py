@@ -12,7 +12,7 @@ is one document.
                             `# newdoc` begins a document
 
 One JSON document: an array of objects, possibly inside {"data": …}; or articles or paragraphs with
-questions, as in SQuAD (see `questions_of`):
+questions, as in SQuAD and RACE (see `nested_rows.py`):
 
     [{"text": …, "label": …}, …]
 """
@@ -27,7 +27,7 @@ from typing import Any
 from ..errors import DataError, truncate_repr
 from ..utils.json_files import parse_json
 from .lines import LINE_SIZE, Lines, too_long
-from .nested_rows import rows_in_record
+from .nested_rows import holds_choices, rows_in_record
 from .questions import holds_questions, questions_of
 from .reading import Reading
 from .rows import LocatedRow, WholeLabel
@@ -146,7 +146,7 @@ def read_json_document(lines: Lines, name: str, reading: Reading) -> Iterator[Lo
     """
     document = parse_document(lines, name, reading)
     rows = document.get("data", document) if isinstance(document, dict) else document
-    if isinstance(rows, dict) and holds_questions(rows):
+    if isinstance(rows, dict) and (holds_questions(rows) or holds_choices(rows)):
         rows = [rows]
     if not isinstance(rows, list):
         raise DataError("there is no list 'data', as in SQuAD's files", where=name)
