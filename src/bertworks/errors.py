@@ -246,6 +246,30 @@ def suggest_name(name: str) -> str | None:
     return None if ours is None else f"Use bertworks.{ours}"
 
 
+_OTHER_VERBS: Mapping[str, str] = {
+    **dict.fromkeys(("train", "fit", "fine-tune"), "finetune, or pretrain without labels"),
+    **dict.fromkeys(("classify", "infer", "run", "label", "tag"), "predict"),
+    **dict.fromkeys(("encode", "vectorize", "embeddings"), "embed"),
+    **dict.fromkeys(("eval", "test", "validate"), "evaluate"),
+    **dict.fromkeys(("rank", "rerank", "query", "retrieve"), "search"),
+    **dict.fromkeys(("qa", "ask"), "answer"),
+    **dict.fromkeys(("unmask", "fill"), "fill-mask"),
+    **dict.fromkeys(("start", "server", "api"), "serve"),
+    **dict.fromkeys(("export", "onnx"), "convert"),
+    **dict.fromkeys(("upload", "publish"), "push"),
+    **dict.fromkeys(("info", "show"), "inspect"),
+    **dict.fromkeys(("train-tokenizer", "tokenizer"), "vocab"),
+    **dict.fromkeys(("tune", "sweep"), "finetune --grid"),
+}
+"""Verbs of other command lines, with ours."""
+
+
+def suggest_verb(name: str) -> str | None:
+    """Return a sentence with this package's verb for another's; None if there is none."""
+    verb = _OTHER_VERBS.get(name.replace("_", "-"))
+    return None if verb is None else f"Use {verb}"
+
+
 def suggest_setting(name: str, valid: Iterable[str]) -> str:
     """Return a phrase as `did_you_mean` does, for settings; it also knows other tools' names."""
     valid = list(valid)

@@ -28,6 +28,9 @@ from .conftest import CPU, SMALL, World, bertworks, fails, succeeds
     [
         (["frobnicate"], "no such command 'frobnicate'"),
         (["vocb", "x", "--out", "y"], "Did you mean 'vocab'"),
+        (["train", "x"], "no such command 'train'. Use finetune, or pretrain without labels. Try"),
+        (["fine_tune"], "Use finetune"),
+        (["classify", "--model", "m"], "Use predict. Try"),
         (["vocab", "x"], "missing option '--out'"),
         (["vocab", "x", "--ot", "y"], "--out"),
         (["prepare", "x", "--out", "y"], "--tokenizer"),

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ..errors import SettingsError
+from ..errors import SettingsError, suggest_verb
 from ..settings.verbs import VERB_SETTINGS, VERBS
 from ..utils.environment import SERVE_PREFIX, check_environment
 from . import verb_settings
@@ -40,6 +40,12 @@ class Verbs(TyperGroup):
             return super().make_context(info_name, args, *others, **more)
         with usage_errors_in_a_line():
             return super().make_context(info_name, args, *others, **more)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        hint = suggest_verb(args[0])
+        if hint is not None and self.get_command(ctx, args[0]) is None:
+            ctx.fail(f"no such command {args[0]!r}. {hint}")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         for stream in (sys.stdout, sys.stderr):
