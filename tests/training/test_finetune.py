@@ -106,6 +106,8 @@ def test_a_batch_larger_than_the_table_is_all_of_it(model: Model, tmp_path: Path
     whole = run(model, tmp_path / "whole", progress=progress, batch_size=32, **few)
     said = "batch_size=32 is more than the 10 training examples: each step takes all of them"
     assert said in progress.lines
+    (note,) = [line for line in progress.lines if line.startswith("only 3 steps in all")]
+    assert ": epochs=200 takes about 200" in note
     last = [line for line in whole.run.lines() if line["kind"] == "train"][-1]
     assert (last["step"], last["examples"]) == (3, 30)
     exact = run(model, tmp_path / "exact", batch_size=10, **few)

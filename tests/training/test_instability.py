@@ -13,7 +13,7 @@ from bertworks.data.tables import read_rows
 from bertworks.model import Model
 from bertworks.tasks.classification import ClassificationTask, MultiLabelTask, TextClassifierTask
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.training.instability import failures, no_better_than_guessing
+from bertworks.training.instability import failures, no_better_than_guessing, note_few_steps
 from bertworks.training.settings import FinetuneSettings
 
 from .letters import CONFIG, PIECES, TRAIN, Lines, run
@@ -111,6 +111,19 @@ def test_baseline_loss_is_the_entropy_of_the_labels(
     shares = np.array([counts[name] for name in labels]) / len(labels)
     found = task.baseline_losses(counts)
     assert found == ({"classification": pytest.approx(-np.log(shares).mean())} if expected else {})
+
+
+@pytest.mark.parametrize(
+    ("steps", "epochs", "suggested"), [(6, 3.0, 100), (1, 0.5, 100), (99, 3.0, 7), (100, 3.0, None)]
+)
+def test_few_steps_are_noted_with_the_epochs_that_suffice(
+    steps: int, epochs: float, suggested: int | None
+) -> None:
+    note = note_few_steps(steps, epochs)
+    assert (note is None) == (suggested is None)
+    if note is not None:
+        assert f"only {steps} steps in all" in note and f": epochs={suggested} takes" in note
+        assert steps * suggested / epochs >= 200 > steps * (suggested - 1) / epochs
 
 
 @pytest.mark.long

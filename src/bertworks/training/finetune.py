@@ -44,7 +44,7 @@ from .cards import finetuned_card
 from .checkpoint import load_weights
 from .distributed import ProcessGroup, process_group
 from .fit import fit
-from .instability import failures, no_better_than_guessing
+from .instability import failures, no_better_than_guessing, note_few_steps
 from .labelled_data import LabelledData, training_tables
 from .plan import Phase, Plan
 from .precision import resolve_precision
@@ -381,8 +381,9 @@ def _report_start(
             "examples: each step takes all of them",
         )
     shortfall = fit_settings.shortfall(len(start.network.encoder.layers), phase.steps)
-    if shortfall is not None:
-        say(progress, shortfall)
+    for note in (note_few_steps(phase.steps, settings.epochs), shortfall):
+        if note is not None:
+            say(progress, note)
 
 
 def _write_evaluation(

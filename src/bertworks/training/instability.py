@@ -7,6 +7,7 @@ et al. (2021), "Revisiting few-sample BERT fine-tuning".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,6 +16,19 @@ from .settings import FinetuneSettings, suitable_rate
 _HIGH = 5e-5  # the highest of the paper's learning rates
 _LESS = 0.98  # a successful run ends below this share of the guessing loss
 _CORRELATION = 0.1  # a higher correlation (or F1) is better than guessing, whatever the accuracy
+
+_FEW_STEPS, _ENOUGH_STEPS = 100, 200  # on 1,000 rows 96 were too few (Zhang et al. 2021, §6)
+
+
+def note_few_steps(steps: int, epochs: float) -> str | None:
+    """Return a message if a run is to take so few steps that it learns little, else None."""
+    if steps >= _FEW_STEPS:
+        return None
+    enough = math.ceil(_ENOUGH_STEPS * epochs / steps)
+    return (
+        f"only {steps} steps in all, which may be too few to learn: epochs={enough} takes about "
+        f"{_ENOUGH_STEPS} (Zhang et al. 2021)"
+    )
 
 
 def failures(
