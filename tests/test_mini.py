@@ -65,17 +65,17 @@ def test_error_without_a_model_names_mini(tmp_path: Path) -> None:
 def test_a_misspelt_name_suggests_the_model_that_is_meant(tmp_path: Path) -> None:
     shutil.copytree(locate("mini"), tmp_path / "tickets" / "model")
     (tmp_path / "ticket-data").mkdir()  # closer, and no model
-    for name, suggested in (
+    for name, model in (
         ("mini!", "mini"),
         ("mini-sentence!", "mini-sentences"),
         (str(tmp_path / "ticket"), str(tmp_path / "tickets")),
         (tmp_path / "mini", None),
         ("q!", None),
     ):
-        with pytest.raises(CheckpointError) as caught:
+        with pytest.raises(CheckpointError) as error:
             locate(name)
-        assert ("Did you mean" in str(caught.value)) == (suggested is not None), name
-        assert suggested is None or f"Did you mean {suggested!r}? Bundled" in str(caught.value)
+        assert ("Did you mean" in str(error.value)) == (model is not None), name
+        assert model is None or f"Did you mean {model!r}? Bundled" in str(error.value)
 
 
 def test_mini_sentences_separates_meanings(mini: bw.Model) -> None:

@@ -114,16 +114,16 @@ def test_baseline_loss_is_the_entropy_of_the_labels(
 
 
 @pytest.mark.parametrize(
-    ("steps", "epochs", "suggested"), [(6, 3.0, 100), (1, 0.5, 100), (99, 3.0, 7), (100, 3.0, None)]
+    ("steps", "epochs", "enough"), [(6, 3.0, 100), (1, 0.5, 100), (99, 3.0, 7), (100, 3.0, None)]
 )
 def test_few_steps_are_noted_with_the_epochs_that_suffice(
-    steps: int, epochs: float, suggested: int | None
+    steps: int, epochs: float, enough: int | None
 ) -> None:
     note = note_few_steps(steps, epochs)
-    assert (note is None) == (suggested is None)
+    assert (note is None) == (enough is None)
     if note is not None:
-        assert f"only {steps} steps in all" in note and f": epochs={suggested} takes" in note
-        assert steps * suggested / epochs >= 200 > steps * (suggested - 1) / epochs
+        assert f"only {steps} steps in all" in note and f": epochs={enough} takes" in note
+        assert steps * enough / epochs >= 200 > steps * (enough - 1) / epochs
 
 
 @pytest.mark.long

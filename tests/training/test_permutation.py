@@ -65,10 +65,10 @@ def test_a_recipe_has_the_settings_of_the_objective() -> None:
     assert recipe.model.family == "xlnet" and recipe.model.is_transformer_xl
     assert recipe.model.attention_probs_dropout_prob == 0
     assert recipe.masking.mlm_probability == 1 / 6
-    given = ["masking.unit=span", "masking.mlm_probability=0.25"]
-    masking = read_recipe(None, ["data=x", "steps=1", *XLNET, *given]).masking
+    words = ["masking.unit=span", "masking.mlm_probability=0.25"]
+    masking = read_recipe(None, ["data=x", "steps=1", *XLNET, *words]).masking
     assert (masking.unit, masking.mlm_probability) == ("span", 0.25)
-    assert read_recipe(None, ["data=x", "steps=1", *XLNET, given[0]]).masking.unit == "span"
+    assert read_recipe(None, ["data=x", "steps=1", *XLNET, words[0]]).masking.unit == "span"
 
 
 @pytest.mark.parametrize(
