@@ -97,3 +97,13 @@ def test_static_vectors_are_the_same_bits_with_and_without_native_wordpiece(
     assert np.array_equal(plain.vectors(encoded[::-1]), vectors)
     monkeypatch.setattr("bertworks.inference.static_vectors.is_enabled", lambda: False)
     assert plain.embed(texts) == pytest.approx(vectors, abs=1e-6)
+
+
+@pytest.mark.parametrize("prompt", ["a ", "é a ", "ab"])
+@pytest.mark.parametrize("texts", [["ca", "b ab"], ["ca", "é b"], ["é ab"]])
+def test_a_prompt_of_any_characters_precedes_static_texts(prompt: str, texts: list[str]) -> None:
+    tokenizer = tokenizer_of(lowercase=True, drops_unknown=True, limit=40)
+    model = Model.fresh(static_config(len(PIECES), 16), tokenizer)
+    expected = model.embed([prompt + text for text in texts])
+    assert isinstance(model.embedder(prompt=prompt), StaticEmbedder)
+    assert np.array_equal(model.embed(texts, prompt=prompt), expected)
