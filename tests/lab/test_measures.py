@@ -34,11 +34,11 @@ def test_senses_are_compared_in_the_last_layer(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_tables_of_probes_are_read_from_published_files(tmp_path: Path) -> None:
-    for part, (word, at, text) in {
+    for part, (word, position, text) in {
         "train": ("bank", 2, "the bank paid"),
         "dev": ("stick", 1, "a stick"),
     }.items():
-        (tmp_path / f"{part}_examples.txt").write_text(f"{word}\t{at}\t{text}\n" * 2)
+        (tmp_path / f"{part}_examples.txt").write_text(f"{word}\t{position}\t{text}\n" * 2)
         (tmp_path / f"{part}_definitions.txt").write_text(f"{part} sense\nother\n")
         (tmp_path / f"{part}_labels.txt").write_text("T\nF\n")
     lab = make_lab(data_path=lambda path: tmp_path / path)
