@@ -102,7 +102,7 @@ def test_the_error_at_the_start_says_its_cause(broken_model, directories) -> Non
 
 
 @pytest.mark.parametrize("settings", [["lazy=true"], ["lazy=false"]])
-def test_reason_of_a_failed_start_is_said_once(
+def test_reason_of_a_failed_start_is_printed_once(
     settings: list[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LOG, "propagate", True)
