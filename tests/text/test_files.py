@@ -314,6 +314,15 @@ def old_layout(directory: Path, model: str) -> int:
 
 
 @pytest.mark.parametrize("model", LAYOUTS)
+def test_files_of_slow_and_fast_tokenizers_have_the_same_ids(tmp_path, model):
+    old_layout(tmp_path, model)
+    slow, fast = Tokenizer.load(tmp_path), Tokenizer.load(SAVED_MODELS / model)
+    assert slow.pieces == fast.pieces
+    texts = ("a cat, the dog", "b")
+    assert slow.encode(*texts).input_ids.tolist() == fast.encode(*texts).input_ids.tolist()
+
+
+@pytest.mark.parametrize("model", LAYOUTS)
 def test_added_tokens_without_flags_are_as_in_transformers(tmp_path, model):
     first = old_layout(tmp_path, model)
     (tmp_path / "added_tokens.json").write_text(json.dumps({"zz-q": first + 1, "<e1>": first}))
