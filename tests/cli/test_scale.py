@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import bertworks as bw
+
 from ..crashes import contents
 from .conftest import CPU, World, bertworks, fails, json_lines_of, json_of, succeeds
 
@@ -86,6 +88,8 @@ def test_estimate_shows_whether_a_run_fits() -> None:
     found = json_of(*words)
     assert f"{found['parameters']:,}, " in result.stdout
     assert found["machine"]["devices"] == 2
+    expected = bw.estimate("tiny", ["model.vocab_size=300"], machine="h100x2")
+    assert found["parameters"] == expected.parameters
     assert "does not fit" not in result.stdout
     large = bertworks("estimate", "paper", "--machine", "l4")
     assert "This does not fit" in large.stdout
