@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self, Unpack
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from .checkpoints.model_card import ModelCard
 from .checkpoints.network_weights import LoadReport
@@ -18,18 +16,19 @@ from .data.tables import Table
 from .data.text_inputs import (
     Texts,
 )
-from .errors import BertworksError, suggest_method
+from .errors import BertworksError, SettingsError, suggest_method
 from .inference.calibration import calibrate
-from .inference.features import NetworkEmbedder, NetworkTokenFeatures
+from .inference.features import Embedder, NetworkEmbedder, NetworkTokenFeatures
 from .inference.fingerprints import fingerprint
 from .inference.generate import generate
+from .inference.late_interaction import LateInteractionEmbedder
 from .inference.settings import (
     FeatureSettings,
     GenerateSettings,
 )
-from .inference.static_vectors import StaticEmbedder, make_embedder
+from .inference.sparse import PieceWeightEmbedder, SpladeEmbedder
+from .inference.static_vectors import StaticEmbedder
 from .inference.task_model import TaskModel
-from .inference.text_embedding import TextEmbedder
 from .nn.config import EncoderConfig
 from .nn.device import pick_device
 from .nn.encoder import BareEncoder, Encoder
@@ -39,6 +38,7 @@ from .settings.keywords import (
     GenerateKeywords,
 )
 from .settings.literals import SavedPrecision
+from .settings.pooling import NO_POOLING, PIECE_WEIGHTS, SPARSE_POOLINGS
 from .tasks import is_user_task
 from .tasks.network import Network
 from .tasks.pretraining.network import PretrainingNetwork
@@ -170,25 +170,21 @@ class Model(TaskModel):
         """
         if settings.get("is_query") and self.query_model is not None:
             return self.query_model.embedder(**settings)
-        embedding_settings = self._embedding_settings(settings)
-        return make_embedder(
-            self.network,
-            self.tokenizer,
-            embedding_settings,
-            embedding_settings,
-            self.modules,
-            None if self.sentence is None else self.sentence.late_interaction,
-        )
-
-    def _embed_list(
-        self,
-        embedder: TextEmbedder,
-        texts: list[str],
-        progress: Callable[[int, int], None] | None,
-    ) -> NDArray[np.float32]:
-        if isinstance(embedder, StaticEmbedder):
-            return embedder.embed_all(texts, progress)
-        return super()._embed_list(embedder, texts, progress)
+        values = self._embedding_settings(settings)
+        arguments = self.network, self.tokenizer, values, values
+        late_interaction = None if self.sentence is None else self.sentence.late_interaction
+        if values.pooling == NO_POOLING:
+            if late_interaction is None or self.modules is None:
+                raise SettingsError("pooling=none: the model was not trained for late interaction")
+            return LateInteractionEmbedder(*arguments, self.modules, late_interaction)
+        if values.pooling in SPARSE_POOLINGS:
+            is_static = values.pooling == PIECE_WEIGHTS
+            return (PieceWeightEmbedder if is_static else SpladeEmbedder)(*arguments)
+        # The modules of late interaction are for vectors of tokens.
+        modules = self.modules if late_interaction is None else None
+        if self.config.is_static and StaticEmbedder.can_compute(values, modules):
+            return StaticEmbedder(*arguments, modules)
+        return Embedder(*arguments, modules)
 
     def generate(
         self, prompts: str | Iterable[str], **settings: Unpack[GenerateKeywords]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..checkpoints.sentence_settings import SentenceSettings
 from ..data.reading import TableOptions
+from ..data.rows import chunks
 from ..data.text_inputs import (
     Texts,
     as_texts,
@@ -26,7 +28,7 @@ from ..settings.literals import SimilarityFunction
 from ..text.tokenizer import Tokenizer
 from .settings import EmbeddingSettings
 from .similarity import is_sparse, similarities
-from .text_embedding import TextEmbedder, embed_all
+from .text_embedding import TextEmbedder
 from .token_vectors import TokenVectors
 from .vector_codes import vectors_of_codes
 
@@ -108,7 +110,7 @@ class EmbeddingModel(ABC):
             items = [texts] if isinstance(texts, str) else texts
             if isinstance(items, list) and items and all(isinstance(one, str) for one in items):
                 warn_of_file(items[0])
-                return self._embed_list(embedder, items, progress)
+                return cast("NDArray[np.float32]", embedder.embed_list(items, progress))
         source = texts_or_data(texts, data)
         if data is None:
             source = not_empty(as_texts(source))
@@ -117,7 +119,10 @@ class EmbeddingModel(ABC):
         rows = read_texts(source, column=column, **options)
         has_total = progress is not None and rows.is_repeatable
         total = sum(1 for _ in rows) if has_total else 0
-        return cast("NDArray[np.float32]", embed_all(embedder, rows, total, progress))
+        windows = chunks(rows, embedder.engine.window_rows)
+        texts_and_places = (([text for _, text in w], [place for place, _ in w]) for w in windows)
+        vectors = embedder.embed_windows(texts_and_places, total, progress)
+        return cast("NDArray[np.float32]", vectors)
 
     def embed_to(
         self,
@@ -250,18 +255,19 @@ class EmbeddingModel(ABC):
                 f"prompt={name!r} is the name of a prompt of the model, not a text",
                 fix=f"Give its text: prompt={prompts[name]!r}.",
             )
-        values = EmbeddingSettings.from_values({**defaults, **settings})
-        if values.quantization != "none" and self.similarity_function != "cosine":
-            what = f"quantization={values.quantization} is for models that use cosines"
+        values = {**defaults, **settings}
+        # Checking settings takes longer than embedding a text, so those of plain values are kept.
+        if all(isinstance(value, str | int | float | None) for value in values.values()):
+            # The type is part of the key, since 1 equals True.
+            parsed = _resolve(tuple((name, type(value), value) for name, value in values.items()))
+        else:
+            parsed = EmbeddingSettings.resolve(**values)
+        if parsed.quantization != "none" and self.similarity_function != "cosine":
+            what = f"quantization={parsed.quantization} is for models that use cosines"
             raise SettingsError(f"{what}, and this one uses {self.similarity_function}")
-        return values
+        return parsed
 
-    def _embed_list(
-        self,
-        embedder: TextEmbedder,
-        texts: list[str],
-        progress: Callable[[int, int], None] | None,
-    ) -> NDArray[np.float32]:
-        """Return the vectors of texts in memory."""
-        rows = ((f"text {number}", text) for number, text in enumerate(texts, 1))
-        return cast("NDArray[np.float32]", embed_all(embedder, rows, len(texts), progress))
+
+@lru_cache(maxsize=64)
+def _resolve(items: tuple[tuple[str, type, Any], ...]) -> EmbeddingSettings:
+    return EmbeddingSettings.resolve(**{name: value for name, _, value in items})

@@ -49,7 +49,8 @@ class HiddenStateExtractor(TextReader):
     ) -> None:
         self.network = network
         self.device = next(network.parameters()).device
-        self.num_gpus = int(self.device.type == "cuda")
+        self.device_type = self.device.type
+        self.num_gpus = int(self.device_type == "cuda")
         super().__init__(network.encoder.config, tokenizer, settings, engine)
 
     @property
@@ -73,7 +74,7 @@ class HiddenStateExtractor(TextReader):
 
     def batches(self, texts: Sequence[EncodedText]) -> Iterator[tuple[list[EncodedText], Packed]]:
         """Yield packs of texts of similar length, longest first, on the encoder's device."""
-        for batch, packed in self.packs(texts, device_type=self.device.type):
+        for batch, packed in self.packs(texts):
             yield batch, packed.to(self.device)
 
     def of_tokens(self, packed: Packed) -> Float[Tensor, "tokens width"]:
@@ -130,16 +131,6 @@ class HiddenStateExtractor(TextReader):
 class NetworkEmbedder(TextEmbedder, HiddenStateExtractor):
     """Computes something for each text with a network; see `HiddenStateExtractor`."""
 
-    def __init__(
-        self,
-        network: HasEncoder,
-        tokenizer: Tokenizer,
-        settings: EmbedSettings,
-        engine: EngineSettings,
-    ) -> None:
-        HiddenStateExtractor.__init__(self, network, tokenizer, settings, engine)
-        self._check_settings()
-
 
 class Embedder(NetworkEmbedder, VectorEmbedder):
     """Computes a vector of each text: float32 `[texts, width]`.
@@ -166,11 +157,6 @@ class Embedder(NetworkEmbedder, VectorEmbedder):
         self._check_pooler(has_pooler=network.encoder.pooler is not None)
         pooled_width = self.token_width * len(modes_of(self.pooling))
         self._set_width(pooled_width if modules is None else modules.output_width(pooled_width))
-
-    def _device_packs(
-        self, texts: Sequence[EncodedText]
-    ) -> Iterator[tuple[list[EncodedText], Packed]]:
-        return self.packs(texts, device_type=self.device.type)
 
     def _vectors(self, packed: Packed, num_excluded: int) -> Float[np.ndarray, "sequences width"]:
         modules = self.modules

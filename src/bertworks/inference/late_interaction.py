@@ -11,7 +11,7 @@ row of the document. Source: Khattab and Zaharia (2020), "ColBERT", §3.2 and §
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
 from typing import Any, Literal
@@ -82,10 +82,6 @@ class LateInteractionEmbedder(NetworkEmbedder):
 
     def provenance(self) -> dict[str, Any]:
         return {**self.late_interaction.model_dump(mode="json"), **super().provenance()}
-
-    @property
-    def more_settings(self) -> Mapping[str, Any]:
-        return self.late_interaction.model_dump(mode="json")
 
     @property
     def width(self) -> int:

@@ -5,8 +5,6 @@ Nothing here imports torch, so that help on settings is fast.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -217,19 +215,6 @@ class EvaluateSettings(HeldOutEvaluationSettings, EngineSettings):
 
 class EmbeddingSettings(EmbedSettings, EngineSettings):
     """The settings of `embed`."""
-
-    @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> EmbeddingSettings:
-        """Return `resolve(**values)`; checking settings takes longer than embedding a text."""
-        if not all(isinstance(value, str | int | float | None) for value in values.values()):
-            return cls.resolve(**values)
-        # The type is part of the key, since 1 equals True.
-        return _resolve(tuple((name, type(value), value) for name, value in values.items()))
-
-
-@lru_cache(maxsize=64)
-def _resolve(items: tuple[tuple[str, type, Any], ...]) -> EmbeddingSettings:
-    return EmbeddingSettings.resolve(**{name: value for name, _, value in items})
 
 
 class FeatureSettings(TokenSettings, EngineSettings):

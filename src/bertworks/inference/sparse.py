@@ -18,12 +18,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..errors import SettingsError, import_optional
+from ..nn.encoder import HasEncoder
 from ..nn.heads import MLMHead
 from ..tasks.retrieval.sparse_network import splade_weights
+from ..text.tokenizer import Tokenizer
 from .batching import row_name
 from .features import NetworkEmbedder
 from .frozen_network import inference
 from .network_runner import check_finite
+from .settings import EmbedSettings, EngineSettings
 from .text_embedding import EncodedText
 
 SparseMatrix: TypeAlias = Any
@@ -43,8 +46,18 @@ class SparseEmbedder(NetworkEmbedder):
         SettingsError: a setting is for other vectors.
     """
 
+    def __init__(
+        self,
+        network: HasEncoder,
+        tokenizer: Tokenizer,
+        settings: EmbedSettings,
+        engine: EngineSettings,
+    ) -> None:
+        super().__init__(network, tokenizer, settings, engine)
+        self._check_settings()
+
     def _check_settings(self) -> None:
-        super()._check_settings()
+        """Raise SettingsError if the settings do not fit the network."""
         _import_sparse()
         if not self.is_of_last:
             raise SettingsError(f"pooling={self.pooling!r} uses only the last layer")

@@ -20,24 +20,19 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import nn
 
-from ..checkpoints.late_interaction import LateInteractionSettings
-from ..errors import BertworksWarning, SettingsError
+from ..errors import BertworksWarning
 from ..native.library import is_enabled
 from ..native.mean_of_rows import write_means_of_rows
 from ..native.wordpiece import MAX_WORD_CHARACTERS, NativeWordPiece
-from ..nn.encoder import HasEncoder
 from ..nn.vector_modules import VectorModules
-from ..settings.pooling import NO_POOLING, PIECE_WEIGHTS, SPARSE_POOLINGS
 from ..text.definition import CONTINUATION, UNK, Definition, WordPieceDefinition
 from ..text.tokenizer import Tokenizer
 from ..text.tree import TreeDefinition
 from .batching import row_name
-from .features import Embedder, NetworkEmbedder
-from .late_interaction import LateInteractionEmbedder
+from .features import Embedder
 from .network_runner import check_finite
-from .settings import EmbedSettings, EngineSettings
-from .sparse import PieceWeightEmbedder, SpladeEmbedder
-from .text_embedding import EncodedText, warn_of_truncation
+from .settings import EmbedSettings
+from .text_embedding import EncodedText
 
 _WINDOW = 1 << 14  # texts whose ids and vectors are computed at a time
 _natives: WeakKeyDictionary[Tokenizer, NativeWordPiece | None] = WeakKeyDictionary()
@@ -53,13 +48,10 @@ class StaticEmbedder(Embedder):
     may_be_empty = True
 
     @staticmethod
-    def is_for(
-        network: HasEncoder, settings: EmbedSettings, modules: VectorModules | None = None
-    ) -> bool:
-        """Whether vectors with these settings are means of rows of the table of a model."""
+    def can_compute(settings: EmbedSettings, modules: VectorModules | None) -> bool:
+        """Whether vectors with these settings are means of rows of a static model's table."""
         is_mean = settings.pooling == "mean" and len(settings.layers) == 1 and modules is None
-        includes_all = settings.include_prompt or not settings.prompt
-        return network.encoder.config.is_static and is_mean and includes_all
+        return is_mean and (settings.include_prompt or not settings.prompt)
 
     @property
     def _native(self) -> NativeWordPiece | None:
@@ -90,13 +82,12 @@ class StaticEmbedder(Embedder):
                 progress(start + len(window))
         return self._finish(result)
 
-    def embed_all(
-        self, texts: Sequence[str], progress: Callable[[int, int], None] | None
+    def embed_list(
+        self, texts: Sequence[str], progress: Callable[[int, int], None] | None = None
     ) -> NDArray[np.float32]:
-        """Return the vectors of texts; see `features.embed_all`."""
         total = len(texts)
         vectors = self.embed(texts, None, progress and (lambda done: progress(done, total)))
-        warn_of_truncation(self)
+        self.warn_of_truncation()
         return vectors
 
     def vectors(
@@ -196,30 +187,6 @@ class StaticEmbedder(Embedder):
                     vectors = nn.functional.normalize(vectors, dim=-1)
             result[:] = vectors.cpu().numpy()
         check_finite(torch.from_numpy(result), place)
-
-
-def make_embedder(
-    network: HasEncoder,
-    tokenizer: Tokenizer,
-    settings: EmbedSettings,
-    engine: EngineSettings,
-    modules: VectorModules | None = None,
-    late_interaction: LateInteractionSettings | None = None,
-) -> NetworkEmbedder:
-    """Return the embedder for a network; see `Embedder` for the arguments and errors."""
-    if settings.pooling == NO_POOLING:
-        if late_interaction is None or modules is None:
-            raise SettingsError("pooling=none: the model was not trained for late interaction")
-        return LateInteractionEmbedder(
-            network, tokenizer, settings, engine, modules, late_interaction
-        )
-    if late_interaction is not None:
-        modules = None  # they are for vectors of tokens
-    if settings.pooling in SPARSE_POOLINGS:
-        sparse_kind = PieceWeightEmbedder if settings.pooling == PIECE_WEIGHTS else SpladeEmbedder
-        return sparse_kind(network, tokenizer, settings, engine)
-    kind = StaticEmbedder if StaticEmbedder.is_for(network, settings, modules) else Embedder
-    return kind(network, tokenizer, settings, engine, modules)
 
 
 def native_wordpiece(definition: Definition) -> NativeWordPiece | None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.rows import chunks
 from ..errors import BertworksWarning, DataError, SettingsError
 from ..native.library import num_threads
 from ..nn.config import EncoderConfig
@@ -47,7 +46,7 @@ class EncodedText:
 
     @property
     def num_tokens(self) -> int:
-        return self.encoding.num_tokens
+        return len(self.encoding.input_ids)
 
 
 class TextReader(ABC):
@@ -60,12 +59,14 @@ class TextReader(ABC):
         num_texts, num_truncated: the number of texts so far, and of those that were truncated.
         limit: maximum tokens per text.
         may_be_empty: whether a text without tokens has a vector.
+        device_type: the kind of device that computes vectors.
 
     Raises:
         SettingsError: a layer does not exist, or the limit exceeds the encoder's positions.
     """
 
     may_be_empty = False
+    device_type = "cpu"
     num_gpus = 0
 
     def __init__(
@@ -122,19 +123,18 @@ class TextReader(ABC):
         tokenize: Callable[..., Sequence[Encoding | TokenIds]],
     ) -> list[EncodedText]:
         encodings = tokenize(texts, max_length=self.limit, where=where, truncation=truncation)
-        for place, encoding in zip(where, encodings, strict=True):
-            if not encoding.num_tokens and not self.may_be_empty:
+        encoded_texts = [EncodedText(index, one) for index, one in enumerate(encodings)]
+        for place, text in zip(where, encoded_texts, strict=True):
+            if not text.num_tokens and not self.may_be_empty:
                 raise DataError("the text has no tokens", where=place, fix="Leave it out.")
         self.num_truncated += sum(encoding.truncated_tokens > 0 for encoding in encodings)
         self.num_texts += len(texts)
-        return [EncodedText(index, encoding) for index, encoding in enumerate(encodings)]
+        return encoded_texts
 
-    def packs(
-        self, texts: Sequence[EncodedText], *, device_type: str = "cpu"
-    ) -> Iterator[tuple[list[EncodedText], Packed]]:
+    def packs(self, texts: Sequence[EncodedText]) -> Iterator[tuple[list[EncodedText], Packed]]:
         """Yield packs of texts of similar length, longest first."""
-        max_tokens = max_tokens_of(self.engine.batch_tokens, device_type)
-        if device_type == "cpu":  # larger batches need more memory, but are not faster
+        max_tokens = max_tokens_of(self.engine.batch_tokens, self.device_type)
+        if self.device_type == "cpu":  # larger batches need more memory, but are not faster
             max_tokens = min(max_tokens, _TOKENS_OF_A_THREAD * num_threads())
         for part in by_tokens(texts, max_tokens):
             batch = part[::-1]  # sorted by length, for large groups in attention
@@ -219,9 +219,6 @@ class TextEmbedder(TextReader):
     """
 
     settings: EmbedSettings
-
-    def _check_settings(self) -> None:
-        """Raise SettingsError if the settings do not fit the network."""
 
     def provenance(self) -> dict[str, Any]:
         provenance = super().provenance()
@@ -326,6 +323,46 @@ class TextEmbedder(TextReader):
     def concatenate(self, parts: Sequence[Any]) -> Any:
         """Return the vectors of all parts, in order; there may be none."""
 
+    def embed_list(
+        self, texts: Sequence[str], progress: Callable[[int, int], None] | None = None
+    ) -> Any:
+        """Return the vectors of texts in memory; see `embed_windows`."""
+        size = self.engine.window_rows
+        windows = ((texts[start : start + size], None) for start in range(0, len(texts), size))
+        return self.embed_windows(windows, len(texts), progress)
+
+    def embed_windows(
+        self,
+        windows: Iterable[tuple[Sequence[str], Sequence[str] | None]],
+        total: int,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Any:
+        """Return the vectors of all texts, computed window by window; warn of truncated ones.
+
+        Args:
+            windows: texts, and the name of each in errors.
+            total: the number of texts; 0 if unknown.
+            progress: called with the number of texts done, and the total.
+
+        Raises:
+            DataError, CheckpointError: see `embed`.
+        """
+        parts: list[Any] = []
+        first = self.num_texts
+        for texts, places in windows:
+            parts.append(self.embed(texts, places))
+            if progress is not None:
+                progress(self.num_texts - first, total)
+        self.warn_of_truncation()
+        return parts[0] if len(parts) == 1 else self.concatenate(parts)
+
+    def warn_of_truncation(self) -> None:
+        """Warn if texts were truncated, with their number."""
+        if self.num_truncated:
+            counts = f"{self.num_truncated} of {self.num_texts}"
+            what = f"{counts} texts were truncated to {self.limit} tokens"
+            warnings.warn(what, BertworksWarning, stacklevel=3)
+
 
 class VectorEmbedder(TextEmbedder):
     """Computes a vector of each text: float32 `[texts, width]`, or its code."""
@@ -374,7 +411,7 @@ class VectorEmbedder(TextEmbedder):
         # Texts of one server's request may have another prompt than the others.
         get_excluded = attrgetter("num_excluded")
         for num_excluded, group in groupby(sorted(texts, key=get_excluded), get_excluded):
-            for part, packed in self._device_packs(list(group)):
+            for part, packed in self.packs(list(group)):
                 vectors = self._vectors(packed, num_excluded)
                 with np.errstate(over="ignore", invalid="ignore"):
                     total = vectors.sum()  # a sum of finite numbers may overflow
@@ -391,11 +428,6 @@ class VectorEmbedder(TextEmbedder):
     def concatenate(self, parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
         dtype = CODE_TYPES[self.settings.quantization]
         return np.concatenate([np.empty((0, self.width), dtype), *parts])
-
-    def _device_packs(
-        self, texts: Sequence[EncodedText]
-    ) -> Iterator[tuple[list[EncodedText], Packed]]:
-        return self.packs(texts)
 
     @abstractmethod
     def _vectors(self, packed: Packed, num_excluded: int) -> Float[np.ndarray, "sequences width"]:
@@ -415,58 +447,6 @@ def _exclude_tokens(text: EncodedText, num_excluded: int, *, where: str) -> Enco
             fix="Raise max_seq_length, or give a shorter prompt.",
         )
     return replace(text, num_excluded=num_excluded)
-
-
-def embed(embedder: TextEmbedder, texts: Iterable[tuple[str, str]]) -> Iterator[Any]:
-    """Yield the vectors of texts, window by window, in the order of the texts.
-
-    Args:
-        texts: the name in errors and the text of each.
-
-    Yields:
-        The vectors of up to `window_rows` texts at a time: see `TextEmbedder.vectors`.
-
-    Raises:
-        DataError: a text has a lone surrogate or no tokens, or is too long and `truncation` is
-            "error".
-    """
-    for window in chunks(texts, embedder.engine.window_rows):
-        places, encodings = zip(*window, strict=True)
-        yield embedder.embed(encodings, places)
-    warn_of_truncation(embedder)
-
-
-def warn_of_truncation(embedder: TextEmbedder) -> None:
-    """Warn if texts were truncated, with their number."""
-    if embedder.num_truncated:
-        counts = f"{embedder.num_truncated} of {embedder.num_texts}"
-        what = f"{counts} texts were truncated to {embedder.limit} tokens"
-        warnings.warn(what, BertworksWarning, stacklevel=3)
-
-
-def embed_all(
-    embedder: TextEmbedder,
-    texts: Iterable[tuple[str, str]],
-    total: int,
-    progress: Callable[[int, int], None] | None,
-) -> Any:
-    """Return the vectors of texts: see `TextEmbedder.vectors`.
-
-    Args:
-        texts: the name in errors and the text of each.
-        total: their number; 0 if unknown.
-        progress: called with the number of texts done, and the total.
-
-    Raises:
-        DataError: see `embed`.
-    """
-    parts: list[Any] = []
-    first = embedder.num_texts
-    for part in embed(embedder, texts):
-        parts.append(part)
-        if progress is not None:
-            progress(embedder.num_texts - first, total)
-    return parts[0] if len(parts) == 1 else embedder.concatenate(parts)
 
 
 def _layers(layers: Sequence[int], count: int) -> list[int]:

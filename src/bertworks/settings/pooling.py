@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any, get_args
 
 from pydantic import AfterValidator
@@ -63,7 +64,8 @@ SentencePooling = Annotated[
 """That of a saved sentence encoder: all but the pooler."""
 
 
-def modes_of(pooling: str) -> list[PoolingMode]:
+@cache
+def modes_of(pooling: str) -> tuple[PoolingMode, ...]:
     """The modes whose vectors a pooling puts side by side."""
-    modes: list[Any] = pooling.split("+")
-    return modes
+    modes: Any = tuple(pooling.split("+"))
+    return modes  # type: ignore[no-any-return]
