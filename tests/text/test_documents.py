@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from bertworks.text import portions
-from bertworks.text.portions import Portion
+from bertworks.text import segmenter
+from bertworks.text.segmenter import Portion
 from bertworks.text.sentences import LANGUAGES as LANGUAGES_WITH_RULES
 from bertworks.text.sentences import sentence_ids, sentence_tokens, split_sentences
 from bertworks.text.tokenizer import Tokenizer
@@ -138,17 +138,18 @@ def test_memory_is_bounded_by_characters(
     texts = [["a a."] * 9, [], ["a" * 60, "."], ["a."]]
     monkeypatch.setattr("bertworks.text.sentences._CHUNK_CHARACTERS", 8)
     groups: list[list[str]] = []
+    group_portions = segmenter.group_portions
     for tokenizer in (wordpiece, roberta_tokenizer):
         whole, ids = sentence_tokens(tokenizer, texts), sentence_ids(tokenizer, texts)
         with monkeypatch.context() as context:
 
             def record_groups(parts: Iterable[Portion]) -> Iterator[list[Portion]]:
-                for group in portions.group_portions(parts):
+                for group in group_portions(parts):
                     groups.append([str(part.text) for part in group])
                     yield group
 
-            context.setattr("bertworks.text.segmenter.group_portions", record_groups)
-            context.setattr(portions, "_CHUNK_CHARACTERS", limit)
+            context.setattr(segmenter, "group_portions", record_groups)
+            context.setattr(segmenter, "_CHUNK_CHARACTERS", limit)
             encodings = sentence_tokens(tokenizer, texts)
             assert flat(sentence_ids(tokenizer, texts)) == flat(ids)
         assert all(sum(map(len, part[:-1])) < limit for part in groups)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertworks.text import portions
+from bertworks.text import segmenter
 from bertworks.text.definition import AddedPiece, WordPieceDefinition
 from bertworks.text.tokenizer import Tokenizer
 
@@ -60,9 +60,9 @@ TOKENIZERS = [
 
 @pytest.fixture
 def short_portions() -> Iterator[None]:
-    before = portions.LONGEST, portions._CHUNK_CHARACTERS, portions._LONG_WORD
+    before = segmenter.LONGEST, segmenter._CHUNK_CHARACTERS, segmenter._LONG_WORD
     yield
-    portions.LONGEST, portions._CHUNK_CHARACTERS, portions._LONG_WORD = before
+    segmenter.LONGEST, segmenter._CHUNK_CHARACTERS, segmenter._LONG_WORD = before
 
 
 @pytest.mark.long
@@ -71,10 +71,10 @@ def short_portions() -> Iterator[None]:
 @pytest.mark.usefixtures("short_portions")
 def test_the_tokens_are_those_of_the_whole(texts: list[str], longest: int) -> None:
     for tokenizer in TOKENIZERS:
-        portions.LONGEST, portions._CHUNK_CHARACTERS = 1 << 30, 1 << 30
+        segmenter.LONGEST, segmenter._CHUNK_CHARACTERS = 1 << 30, 1 << 30
         whole, ids = tokenizer.segments(texts), tokenizer.piece_ids(texts)
-        portions.LONGEST, portions._CHUNK_CHARACTERS = longest, 3 * longest
-        portions._LONG_WORD = re.compile(f"[A-Za-z0-9]{{{longest},}}")
+        segmenter.LONGEST, segmenter._CHUNK_CHARACTERS = longest, 3 * longest
+        segmenter._LONG_WORD = re.compile(f"[A-Za-z0-9]{{{longest},}}")
         for one, two in zip(whole, tokenizer.segments(texts), strict=True):
             for name in ("input_ids", "offsets", "word_ids"):
                 np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
@@ -87,7 +87,7 @@ def test_the_tokens_are_those_of_the_whole(texts: list[str], longest: int) -> No
 def test_text_in_a_few_portions_has_the_same_tokens(
     monkeypatch: pytest.MonkeyPatch, longest: int
 ) -> None:
-    monkeypatch.setattr(portions, "LONGEST", longest)
+    monkeypatch.setattr(segmenter, "LONGEST", longest)
     (segment,) = TOKENIZERS[0].segments(["a ab a."])
     assert TOKENIZERS[0].tokens(segment.input_ids) == ["a", "a", "##b", "a", "."]
     assert segment.offsets.tolist() == [[0, 1], [2, 3], [3, 4], [5, 6], [6, 7]]
@@ -95,13 +95,13 @@ def test_text_in_a_few_portions_has_the_same_tokens(
 
 
 def test_a_typed_mask_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(portions, "LONGEST", 2)
+    monkeypatch.setattr(segmenter, "LONGEST", 2)
     (segment,) = TOKENIZERS[0].segments(["a a [MASK] a."], typed_mask=True)
     assert TOKENIZERS[0].tokens(segment.input_ids) == ["a", "a", "[MASK]", "a", "."]
 
 
 def test_an_added_piece_of_ideographs_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(portions, "LONGEST", 1)
+    monkeypatch.setattr(segmenter, "LONGEST", 1)
     tokenizer = tokenizer_with_added_pieces(AddedPiece("中文"))
     (segment,) = tokenizer.segments(["a中文"])
     assert tokenizer.tokens(segment.input_ids) == ["a", "中文"]
@@ -110,12 +110,12 @@ def test_an_added_piece_of_ideographs_is_not_cut(monkeypatch: pytest.MonkeyPatch
 def test_long_texts_are_cut() -> None:
     breaks = TOKENIZERS[0].definition.breaks
     text = "word " * 100_000
-    parts = list(portions.portions([text], breaks, 200))
+    parts = list(segmenter.portions([text], breaks, 200))
     assert "".join(str(part.text) for part in parts) == text
-    assert max(len(part.text) for part in parts) < portions.LONGEST + 10
-    (part,) = portions.portions(["x" * 10_000_000], breaks, 200)
+    assert max(len(part.text) for part in parts) < segmenter.LONGEST + 10
+    (part,) = segmenter.portions(["x" * 10_000_000], breaks, 200)
     assert len(part.text) == 201
-    assert sum(len(part.text) for part in portions.portions([text], None, 200)) > portions.LONGEST
+    assert sum(len(part.text) for part in segmenter.portions([text], None, 200)) > segmenter.LONGEST
 
 
 MEMORY = """

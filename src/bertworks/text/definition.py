@@ -232,7 +232,7 @@ class WordPieceDefinition(Definition):
     def context_free(self) -> bool:
         return True
 
-    @property
+    @cached_property
     def breaks(self) -> re.Pattern[str] | None:
         """The breaks between words.
 

@@ -23,7 +23,7 @@ from ..jobs.parallel import Workers
 from ..utils.progress import Update
 from .definition import CONTINUATION, MAX_WORD_CHARACTERS, ORIGINAL_SPECIAL_PIECES
 from .normalization import Normalization, check_text
-from .portions import portions
+from .segmenter import portions
 from .tokenizer import Tokenizer
 
 _PART_CHARACTERS = 1 << 23  # of the texts that are counted together
