@@ -34,8 +34,8 @@ import bertworks as bw
 from bertworks.cli.verb_settings import split_settings
 from bertworks.errors import SettingsError
 from bertworks.serving import connections, loaded_model
-from bertworks.serving.app import DIALECTS, EXAMPLES
-from bertworks.serving.fair_yield import FairYield
+from bertworks.serving.app import DIALECTS, EXAMPLES, make_app
+from bertworks.serving.middleware import RequestMiddleware
 from bertworks.serving.models import Models, parse_sources
 from bertworks.serving.queue import Queue
 from bertworks.serving.security import Keys, check_host, is_loopback, parse_host, read_keys
@@ -372,8 +372,7 @@ def test_a_few_requests_continue_in_each_iteration_of_the_loop() -> None:
     """While a hundred are ready, others have their turn in between."""
     order: list[str] = []
 
-    async def request(fair_yield: FairYield) -> None:
-        await fair_yield.wait_turn()
+    async def app(*_: Any) -> None:
         order.append("request")
 
     async def check() -> None:
@@ -381,11 +380,26 @@ def test_a_few_requests_continue_in_each_iteration_of_the_loop() -> None:
             await asyncio.sleep(0)
         order.append("check")
 
-    async def both() -> None:
-        fair_yield = FairYield()
-        await asyncio.gather(*(request(fair_yield) for _ in range(100)), check())
+    async def send(_: Any) -> None: ...
 
-    asyncio.run(both())
+    service = make_app(Models({"mini": "mini"})).state.service
+    middleware = RequestMiddleware(app, service, Keys(), local=False)
+
+    async def post() -> None:
+        messages = iter([{"type": "http.request", "body": b"{}"}])
+        names = ("method", "path", "raw_path", "query_string", "headers")
+        scope = dict(zip(names, ("POST", "/embed", b"/embed", b"", ()), strict=True))
+
+        async def receive() -> Any:
+            message = next(messages, None)
+            return message or await asyncio.Event().wait()  # the client stays connected
+
+        await middleware({"type": "http", **scope}, receive, send)
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*(post() for _ in range(100)), check())
+
+    asyncio.run(all_of_them())
     assert order.count("request") == 100
     assert order.index("check") < 20
 

@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from .. import __version__
 from ..errors import BertworksError
-from .dialects import bert, bert_as_service, cohere, explorer, openai, operations, tei
+from .dialects import bert, bert_as_service, cohere, explorer, openai, status, tei
 from .error_conversion import to_request_error
 from .job import get_service
 from .metrics import get_context
@@ -39,7 +39,7 @@ DIALECTS = (
     bert_as_service.dialect,
     bert.dialect,
     explorer.dialect,
-    operations.dialect,
+    status.dialect,
 )
 
 EXAMPLES = {path: example for dialect in DIALECTS for path, example in dialect.examples.items()}

@@ -249,10 +249,10 @@ class Client(ClientBase):
 
 
 def _as_async(
-    verb: Callable[Concatenate[Client, P], T],
+    method: Callable[Concatenate[Client, P], T],
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
     """Type a method of `Client` for `AsyncClient`, whose `_send`, and so the method, is async."""
-    return verb  # type: ignore[return-value]
+    return method  # type: ignore[return-value]
 
 
 class AsyncClient(ClientBase):

@@ -36,7 +36,7 @@ class Reply(NamedTuple):
 
 Requests = Generator[tuple[str, Body | None, int], Reply, T]
 """Yields requests (path; body, None for GET; number of the first text), and receives their
-responses; returns the result of a verb."""
+responses; returns the result of a method."""
 
 _MAX_RETRY_SECONDS = 60.0
 INFO_PATH = "/info"

@@ -1,6 +1,6 @@
 """A request to a model: its texts, within limits; its computation in the queue; its response.
 
-a dialect's request ─ decode ─► a verb (`…_verbs.py`) ─ Job.compute ─► results ─ encode ─► response
+a dialect's request ─ decode ─► an operation ─ Job.compute ─► results ─ encode ─► response
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _TOKEN_IDS_REFUSED = (
 class Job:
     """A request to a model: the service, the request's context, and the model.
 
-    Verbs raise `BertworksError` as those of `Model` do, and if the queue is full or the
-    deadline passed; and `RequestError` if a field of the request is not valid.
+    Operations (`…_operations.py`) raise `BertworksError` as methods of `Model` do, and if the queue
+    is full or the deadline passed; and `RequestError` if a field of the request is not valid.
     """
 
     def __init__(
@@ -142,7 +142,8 @@ class Job:
         timeout = None if context.deadline is None else context.deadline - time.monotonic()
         try:
             results = await asyncio.wait_for(asyncio.wrap_future(ticket.future), timeout)
-            await self.service.response_turns.wait_turn()
+            async with self.service.response_turns:
+                await asyncio.sleep(0)
             return results
         except TimeoutError:
             raise DeadlineError("the deadline passed before the request was computed") from None
@@ -165,18 +166,19 @@ def get_service(request: Request) -> Service:
     return service
 
 
-async def open_job(request: Request, model: str | None, verb: str | None = None) -> Job:
+async def open_job(request: Request, model: str | None, operation: str | None = None) -> Job:
     """Return the job of a request to the model that it names; load the model if necessary.
 
     Args:
         model: name of a served model; the default model if None.
-        verb: the request's name in the metrics.
+        operation: see `RequestContext`.
     """
     service, context = get_service(request), get_context(request)
     loaded_model = service.models.get_loaded(model)
     if loaded_model is None:
         loaded_model = await asyncio.to_thread(service.models.get, model)
-    context.model, context.device, context.verb = loaded_model.name, loaded_model.device, verb
+    context.model, context.device = loaded_model.name, loaded_model.device
+    context.operation = operation
     return Job(service, context, loaded_model)
 
 

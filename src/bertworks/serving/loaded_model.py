@@ -95,6 +95,7 @@ class LoadedModel:
         load_network: loads the model with a network of PyTorch's.
 
     Attributes:
+        device: the kind of device that computes it.
         load_time: when it was loaded, in seconds since 1970.
     """
 
@@ -109,17 +110,13 @@ class LoadedModel:
         load_network: Callable[[], Model],
     ) -> None:
         self.name, self.source, self.model, self.prompts = name, source, model, prompts
+        self.device = model.device_type
         self.digest, self.load_time = digest, time.time()
         self._settings = dict(settings)
         self._load_network = load_network
         self._network_model: Model | None = None
         self._runners: OrderedDict[Hashable, Any] = OrderedDict()
         self._lock, self._loading = threading.Lock(), threading.Lock()
-
-    @property
-    def device(self) -> str:
-        """The kind of device that computes it."""
-        return self.model.device_type
 
     @property
     def num_bytes(self) -> int:

@@ -70,7 +70,7 @@ class RequestContext:
     has_key: bool = False
     trace_id: str | None = None  # of the caller's trace
     deadline: float | None = None
-    verb: str | None = None  # its name in the metrics
+    operation: str | None = None  # "embed" or "predict", if it is one of these
     model: str | None = None
     device: str = "cpu"  # where the model runs
     rows: int = 0
@@ -157,13 +157,13 @@ class Metrics:
         for kind in KINDS:
             self._failures.labels(kind)
         self._parts = {
-            f"te_{verb}_{part}": self._make_histogram(f"te_{verb}_{part}", "seconds", SECONDS)
-            for verb in ("request", "embed", "predict")
+            f"te_{name}_{part}": self._make_histogram(f"te_{name}_{part}", "seconds", SECONDS)
+            for name in ("request", "embed", "predict")
             for part in ("tokenization_duration", "queue_duration", "inference_duration")
         }
-        self._verb_durations = {
-            verb: self._make_histogram(f"te_{verb}_duration", "seconds", SECONDS)
-            for verb in ("embed", "predict")
+        self._durations = {
+            operation: self._make_histogram(f"te_{operation}_duration", "seconds", SECONDS)
+            for operation in ("embed", "predict")
         }
         self._length = self._make_histogram("te_request_input_length", "characters", TOKENS)
         self._batch_size = self._make_histogram("te_batch_next_size", "texts of a batch", SIZES)
@@ -210,13 +210,13 @@ class Metrics:
         if kind is not None:
             self._route_failures.labels(route).inc()
             self._failures.labels(kind).inc()
-        self._tei_counters.record_request(context.verb, context.rows, kind)
+        self._tei_counters.record_request(context.operation, context.rows, kind)
         if context.rows:
             self._record_rows(context)
 
     def _record_rows(self, context: RequestContext) -> None:
         """Record the rows and times of a request in the queue."""
-        verb, rows = context.verb, context.rows
+        operation, rows = context.operation, context.rows
         labels = (context.model or "", context.client if context.has_key else NO_KEY)
         self._rows.labels(*labels).inc(rows)
         self._tokens.labels(*labels).inc(context.tokens)
@@ -228,10 +228,10 @@ class Metrics:
         self._length.observe(context.characters / rows)
         for name, value in seconds.items():
             self._parts[f"te_request_{name}"].observe(value)
-            if verb in self._verb_durations:
-                self._parts[f"te_{verb}_{name}"].observe(value)
-        if verb in self._verb_durations:
-            self._verb_durations[verb].observe(sum(seconds.values()))
+            if operation in self._durations:
+                self._parts[f"te_{operation}_{name}"].observe(value)
+        if operation in self._durations:
+            self._durations[operation].observe(sum(seconds.values()))
 
     def to_text(self, accept: str) -> tuple[bytes, str]:
         """Return all metrics, and their media type.
@@ -262,11 +262,11 @@ class TeiCounters:
             "te_request_success": dict(by_method),
             "te_request_failure": {f'{{err="{kind}"}}': 0 for kind in KINDS},
         }
-        for verb in ("embed", "predict"):
+        for operation in ("embed", "predict"):
             for what in ("count", "success", "failure"):
-                self._counts[f"te_{verb}_{what}"] = {"": 0}
+                self._counts[f"te_{operation}_{what}"] = {"": 0}
 
-    def record_request(self, verb: str | None, rows: int, error: str | None) -> None:
+    def record_request(self, operation: str | None, rows: int, error: str | None) -> None:
         """Count a request.
 
         Args:
@@ -278,12 +278,12 @@ class TeiCounters:
             self._counts["te_request_success"][method] += 1
         else:
             self._counts["te_request_failure"][f'{{err="{error}"}}'] += 1
-        if rows and verb in ("embed", "predict"):
-            self._counts[f"te_{verb}_count"][""] += rows
+        if rows and operation in ("embed", "predict"):
+            self._counts[f"te_{operation}_count"][""] += rows
             if error is None:
-                self._counts[f"te_{verb}_success"][""] += rows
+                self._counts[f"te_{operation}_success"][""] += rows
             else:
-                self._counts[f"te_{verb}_failure"][""] += 1
+                self._counts[f"te_{operation}_failure"][""] += 1
 
     def to_text(self) -> str:
         """Return the counters in Prometheus's text format."""

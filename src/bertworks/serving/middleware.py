@@ -21,7 +21,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .connections import long_headers_message
 from .error_conversion import to_request_error
-from .fair_yield import FairYield
 from .logs import log
 from .metrics import RequestContext
 from .pages import make_key_page
@@ -50,7 +49,6 @@ class RequestMiddleware:
         self.app, self.service, self.keys, self.local = app, service, keys, local
         self.settings = service.settings
         self._num_open_requests = 0
-        self._request_turns = FairYield()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -205,7 +203,8 @@ class RequestMiddleware:
         if scope["method"] != "POST":
             await self.app(scope, replay, send)
             return
-        await self._request_turns.wait_turn()
+        async with self.service.request_turns:
+            await asyncio.sleep(0)
         task = asyncio.current_task()
         assert task is not None
         has_answered = False

@@ -82,13 +82,13 @@ def make_openapi(
             schemas[model.__name__] = schema
         for name in ("HTTPValidationError", "ValidationError"):
             schemas.pop(name, None)
-        for path, verbs in tuple(description["paths"].items()):
-            for operation in verbs.values():
+        for path, methods in tuple(description["paths"].items()):
+            for operation in methods.values():
                 error_format = service.error_formats.find(path)
                 _describe(operation, path, error_format, with_keys=with_keys)
-            if "post" in verbs:
+            if "post" in methods:
                 example = find_example(examples, service.models, path)
-                content = verbs["post"]["requestBody"]["content"]["application/json"]
+                content = methods["post"]["requestBody"]["content"]["application/json"]
                 if example is not None:
                     content["example"] = example
                 elif not service.models.unloaded_names:
@@ -125,11 +125,11 @@ def docs_page(description: Mapping[str, Any], base: str, model: str) -> str:
         model: name of a served model, for paths that contain one.
     """
     sections: dict[str, list[str]] = {}
-    for path, verbs in description["paths"].items():
-        for verb, operation in verbs.items():
+    for path, methods in description["paths"].items():
+        for method, operation in methods.items():
             tag = operation.get("tags", ["others"])[0]
             sections.setdefault(tag, []).extend(
-                _route(path.format(name=model), verb, operation, base)
+                _route(path.format(name=model), method, operation, base)
             )
     info = description["info"]
     return html.page(
@@ -140,13 +140,13 @@ def docs_page(description: Mapping[str, Any], base: str, model: str) -> str:
     )
 
 
-def _route(path: str, verb: str, operation: Mapping[str, Any], base: str) -> Iterator[str]:
-    yield html.subheading(f"{verb.upper()} {path}")
+def _route(path: str, method: str, operation: Mapping[str, Any], base: str) -> Iterator[str]:
+    yield html.subheading(f"{method.upper()} {path}")
     yield html.paragraph(" ".join(operation.get("description", "").split("\n\n")[0].split()))
     words = ["curl", "-s", base.rstrip("/") + path]
     if operation.get("security"):
         words += ["-H", "authorization: Bearer KEY"]
-    if verb == "post":
+    if method == "post":
         example = operation["requestBody"]["content"]["application/json"].get("example")
         if example is None:
             yield html.paragraph("No model that is loaded can answer it.")

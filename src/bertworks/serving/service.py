@@ -17,7 +17,6 @@ from ..errors import BertworksError
 from ..inference.abandonment import is_awaited
 from .collectors import ModelCollector, QuotaCollector
 from .connections import Connections
-from .fair_yield import FairYield
 from .logs import log
 from .metrics import Metrics
 from .models import Models
@@ -53,7 +52,8 @@ class Service:
         traces: the traces of requests.
         error_formats: the format of errors of each path.
         connections: limits of the server's connections.
-        response_turns: lets a few responses continue at a time.
+        request_turns, response_turns: let a few requests, and responses, continue in an iteration
+            of the event loop.
         draining: whether the server is stopping; responses then close their connections.
         view_executor: computes the explorer's views.
         ready: whether the models are loaded (with `lazy`, True at once).
@@ -93,7 +93,9 @@ class Service:
         self.corpus: TextIndex | None = None
         self.corpus_executor = ViewExecutor()
         self._open_corpus = open_corpus
-        self.response_turns = FairYield()
+        # A batch completes hundreds of requests at once, and their clients then send hundreds of
+        # new ones. If all continued in one iteration, a health check would wait for all of them.
+        self.request_turns, self.response_turns = asyncio.Semaphore(4), asyncio.Semaphore(4)
 
     def load_models(self) -> None:
         """Load all models at the start, or check their files if they are loaded on demand.

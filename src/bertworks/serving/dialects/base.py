@@ -1,6 +1,6 @@
 """What all protocols share: a dialect's routes, the base classes of requests, types of fields.
 
-body ─► Request ─ decode ─► a verb ─► results ─ encode ─► answer
+body ─► Request ─ decode ─► an operation ─► results ─ encode ─► answer
 """
 
 from __future__ import annotations
@@ -86,20 +86,20 @@ class Fields(BaseModel):
 
 
 class Request(Fields):
-    """A request: it decodes itself to a verb, and encodes the results as the answer.
+    """A request: it decodes itself to an operation, and encodes the results as the answer.
 
     Attributes:
-        verb: its kind in the metrics: "embed", "predict" or none.
+        operation: that which the metrics name: "embed", "predict" or none.
         capability: what the model must be capable of; None if `decode` checks it.
     """
 
-    verb: ClassVar[str | None] = None
+    operation: ClassVar[str | None] = None
     capability: ClassVar[str | None] = None
 
     model: str | None = Field(None, description="A served model's name; the first if omitted.")
 
     def decode(self, job: Job) -> Awaitable[Any]:
-        """Return the call of a verb that the request asks for.
+        """Return the call of the operation that the request asks for.
 
         Raises:
             RequestError: a field is not valid.
@@ -169,7 +169,7 @@ class Dialect(APIRouter):
 
 async def respond(body: Request, request: HTTPRequest) -> Response:
     """Compute the response to a request."""
-    job = await open_job(request, body.model, body.verb)
+    job = await open_job(request, body.model, body.operation)
     if body.capability is not None:
         job.loaded_model.check_capability(body.capability)
     return job.reply(await body.encode(await body.decode(job), job))

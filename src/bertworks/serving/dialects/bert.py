@@ -9,9 +9,9 @@ from pydantic import BaseModel, Field
 
 from ...inference.settings import GenerationSettings
 from ..job import Job, check_row, join_texts, locate_texts
-from ..pretraining_verbs import fill_mask, generate, next_sentence
+from ..pretraining_operations import fill_mask, generate, next_sentence
 from ..request_error import invalid_field_error
-from ..task_verbs import answer, answer_from_corpus, predict, score
+from ..task_operations import answer, answer_from_corpus, predict, score
 from .base import Dialect, Fields, Ids, Request, TopK, Truncate
 
 _ROWS = list[dict[str, Any]]
@@ -98,7 +98,7 @@ class NextSentenceRequest(Request):
 class ClassifyRequest(Request):
     """The label and probabilities, or the regression value, of each text or pair of texts."""
 
-    verb: ClassVar = "predict"
+    operation: ClassVar = "predict"
     capability: ClassVar = "classify"
 
     inputs: str | list[str] | list[list[str]] = Field(
@@ -130,7 +130,7 @@ class ClassifyRequest(Request):
 class TagRequest(Request):
     """The tags of the words of texts, and the entities that they mark."""
 
-    verb: ClassVar = "predict"
+    operation: ClassVar = "predict"
     capability: ClassVar = "tag"
 
     inputs: str | list[str]
@@ -157,7 +157,7 @@ class Question(Fields):
 class AnswerRequest(Request):
     """The spans of passages, or of the server's corpus, that answer questions."""
 
-    verb: ClassVar = "predict"
+    operation: ClassVar = "predict"
     capability: ClassVar = "answer"
 
     inputs: Question | list[Question]
@@ -249,7 +249,7 @@ class GenerateRequest(Request):
 class RowsRequest(Request):
     """Predictions for rows of any task, including tasks that users define."""
 
-    verb: ClassVar = "predict"
+    operation: ClassVar = "predict"
     capability: ClassVar = "predict-rows"
 
     rows: list[str | list[str] | dict[str, Any]] = Field(

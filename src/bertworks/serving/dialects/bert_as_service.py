@@ -19,7 +19,7 @@ from ..job import Job, get_service, locate_texts, open_job, reply
 from ..metrics import get_context
 from ..request_error import invalid_field_error
 from ..service import Service
-from ..vector_verbs import embed
+from ..vector_operations import embed
 from .base import Dialect, Request, Truncate, encode_vectors
 
 Words = list[str]
@@ -90,7 +90,7 @@ dialect = Dialect("bert-as-service", errors="tei")
 class EncodeRequest(Request):
     """Vectors of texts, with a choice of layers and pooling."""
 
-    verb: ClassVar = "embed"
+    operation: ClassVar = "embed"
 
     id: int = 0
     texts: list[str] | list[Words]

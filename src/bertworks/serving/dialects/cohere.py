@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from ...text.tokenizer import Tokenizer
 from ..job import Job, locate_texts
-from ..task_verbs import rerank
+from ..task_operations import rerank
 from .base import Dialect, Request, Truncate, Usage
 
 _EXAMPLE = {
@@ -52,7 +52,7 @@ class V2RerankAnswer(BaseModel):
 class CohereRequest(Request):
     """Fields that both formats have."""
 
-    verb: ClassVar = "predict"
+    operation: ClassVar = "predict"
 
     query: str
     documents: list[str | Document]

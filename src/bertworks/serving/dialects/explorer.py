@@ -274,7 +274,7 @@ def _entry(service: Service, name: str) -> dict[str, Any]:
         **entry,
         **description,
         "source": loaded_model.source,
-        "verbs": sorted(loaded_model.capabilities),
+        "capabilities": sorted(loaded_model.capabilities),
     }
 
 

@@ -13,7 +13,7 @@ from ..job import Job, get_service, reply
 from ..metrics import get_context
 from ..request_error import invalid_field_error
 from ..service import Service
-from ..vector_verbs import embed
+from ..vector_operations import embed
 from .base import Dialect, EncodingFormat, Ids, Prompt, Request, Truncate, Usage, encode_vectors
 
 MAX_TOKENS = 300_000
@@ -56,7 +56,7 @@ dialect = Dialect("OpenAI", errors="openai")
 class EmbeddingsRequest(Request):
     """A request for embeddings in OpenAI's format."""
 
-    verb: ClassVar = "embed"
+    operation: ClassVar = "embed"
     ignored_fields: ClassVar = frozenset({"user"})
 
     input: str | list[str] | Ids | list[Ids] = Field(description="A text, or several.")

@@ -22,8 +22,8 @@ from ..loaded_model import LoadedModel
 from ..request_error import RequestError, invalid_field_error
 from ..runners import ScoredPrediction
 from ..service import Service
-from ..task_verbs import output_scores, rerank, score
-from ..vector_verbs import embed, get_prompt, similarity
+from ..task_operations import output_scores, rerank, score
+from ..vector_operations import embed, get_prompt, similarity
 from .base import (
     Dialect,
     Fields,
@@ -107,7 +107,7 @@ class TextOptions(Fields):
 class EmbeddingRequest(Request, TextOptions):
     """Fields that requests for vectors have in common."""
 
-    verb: ClassVar = "embed"
+    operation: ClassVar = "embed"
 
     inputs: str | list[str] | Ids | list[Ids] = Field(description="A text, or several.")
 
@@ -118,7 +118,7 @@ class EmbeddingRequest(Request, TextOptions):
 class PairsRequest(Request, TextOptions):
     """Fields that requests for labels and ranks have in common."""
 
-    verb: ClassVar = "predict"
+    operation: ClassVar = "predict"
 
     raw_scores: bool = Field(False, description="Logits instead of probabilities.")
     prompt_name: str | None = Field(None, description="Refused: prompts are for vectors.")
@@ -275,7 +275,7 @@ class SimilarityRequest(Request):
     The one text is a query if the model has other vectors for queries.
     """
 
-    verb: ClassVar = "embed"
+    operation: ClassVar = "embed"
 
     inputs: SimilarityInput
     parameters: SimilarityParameters | None = None
@@ -435,7 +435,7 @@ def describe_server(service: Service, loaded_model: LoadedModel) -> dict[str, An
         "sha": None,
         "docker_label": None,
         "task": None if loaded_model.task is None else loaded_model.task.name,
-        "verbs": sorted(loaded_model.capabilities),
+        "capabilities": sorted(loaded_model.capabilities),
         "precision": loaded_model.make_engine_settings().precision,
         "prompts": dict(loaded_model.prompts.texts),
         "default_prompt_name": loaded_model.prompts.default,

@@ -1,4 +1,4 @@
-"""The verbs of requests that make vectors: `embed` and `similarity`, as of `Model`."""
+"""Vectors of requests' texts, and their similarity: `embed` and `similarity`, as of `Model`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs of requests to a pre-trained model: masks, next sentences and generation."""
+"""What requests to a pre-trained model compute: masks, next sentences and generation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs of requests to a model's task: predictions of rows, scores, ranks and answers."""
+"""What requests to a model's task compute: predictions of rows, scores, ranks and answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..tasks.texts import TextTask
 from .job import Job, join_texts, locate_texts
 from .request_error import invalid_field_error
 from .runners import AnswerRunner, ScoredPrediction, TaskRow, TaskRunner, Text
-from .vector_verbs import embed
+from .vector_operations import embed
 
 
 async def predict(

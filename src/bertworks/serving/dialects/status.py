@@ -12,7 +12,7 @@ from . import explorer
 from .base import Dialect
 from .tei import describe_server
 
-dialect = Dialect("operations", errors="tei")
+dialect = Dialect("status", errors="tei")
 
 
 @dialect.get("/", include_in_schema=False)
