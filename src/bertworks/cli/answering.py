@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..utils.progress import Progress
 from .application import verb
 from .devices import EngineOption
 from .display import Display, JsonDisplay
 from .models import BM25, ModelSource, use_each
 from .options import Overwrite, SettingsOption, TopK
-from .retrievers import no_match, short_places
-from .texts import Column, lines_of, require_text
+from .retrievers import Passages, no_match, short_places
+from .texts import Column, all_texts
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..analysis.retrieval.answering import CorpusAnswer
+    from ..tasks.evaluation import Evaluation
 
 
 @verb(
@@ -65,74 +68,84 @@ def answer(
             and 1 of them.
         top_k: Answers per question.
     """
-    from ..analysis.retrieval.answering import answer_questions, evaluate_answers, passages_of
-    from ..analysis.retrieval.opening import open_index
-    from ..data.reading import TableOptions
-    from ..utils.outputs import check_inputs
-
     if bool(questions) == (data is not None):
         ctx.fail("Give questions, or --data FILE.")
     if data is None and corpus is None:
         ctx.fail("--corpus FILE is missing.")
-    texts = list(lines_of(questions or []))
-    for text in texts:
-        require_text(text)
+    texts = all_texts(questions or [])
     sources = [ModelSource(name) for name in (retriever, *(others or ()), reader)]
-    if index is not None:
-        check_inputs(index, [directory for one in sources for directory in one.directories()])
-    _, engine_settings = TableOptions.split(settings)
-
-    def run(models: list[Any]) -> Any:
-        *retrievers, loaded_reader = models
-        passage_table: Any = corpus
-        if corpus is None and data is not None:
-            passage_table = passages_of(loaded_reader, data)
-        with Progress() as progress:
-            text_index = open_index(
-                retrievers,
-                passage_table,
-                index,
-                column=column,
-                overwrite=overwrite,
-                progress=progress.counter("embedding", "passages"),
-                **settings,
-            )
-        if data is not None:
-            count = passages or 20
-            cutoffs = [*(one for one in (1, 5) if one < count), count]
-            return evaluate_answers(
-                loaded_reader, data, text_index, cutoffs=cutoffs, **engine_settings
-            )
-        answers = answer_questions(
-            text_index,
-            loaded_reader,
-            texts,
-            passages=passages or 5,
-            top_k=top_k,
-            **engine_settings,
-        )
-        without_answer = [text for text, own in zip(texts, answers, strict=True) if not own]
-        hits_of_texts = text_index.search(without_answer, 1)
-        pairs = zip(without_answer, hits_of_texts, strict=True)
-        return answers, {text for text, hits in pairs if not hits}
-
-    result = use_each(sources, run, engine)
+    passage_source = Passages(index, column, overwrite, "passages", settings)
+    passage_source.check(sources)
     if data is not None:
-        _show_evaluations(display, result)
+        measure = partial(_evaluate, data, corpus, passage_source, passages or 20)
+        _show_evaluations(display, use_each(sources, measure, engine))
         return
-    for text, answers in zip(texts, result[0], strict=True):
+    find = partial(_answer, texts, corpus, passage_source, passages or 5, top_k)
+    answers_of_texts, unmatched_texts = use_each(sources, find, engine)
+    for text, answers in zip(texts, answers_of_texts, strict=True):
         display.json({"question": text, "answers": [one._asdict() for one in answers]})
         if len(texts) > 1:
             display.text(text)
         if answers:
             _show_answers(display, answers, corpus)
         else:
-            is_unmatched = text in result[1]
+            is_unmatched = text in unmatched_texts
             why = no_match(sources[:-1]) if is_unmatched else "the reader finds none"
             display.text(f"  no answer: {why}")
 
 
-def _show_evaluations(display: Display, evaluations: dict[str, Any]) -> None:
+def _evaluate(
+    data: str, corpus: str | None, passage_source: Passages, count: int, models: list[Any]
+) -> dict[str, Evaluation]:
+    """Return the evaluation of answers from 1, 5 and `count` passages.
+
+    Args:
+        corpus: the passages; those of `data` if omitted.
+        models: retrievers, and the reader.
+    """
+    from ..analysis.retrieval.answering import evaluate_answers, passages_of
+    from ..data.reading import TableOptions
+
+    *retrievers, reader = models
+    text_index = passage_source.open(
+        retrievers, passages_of(reader, data) if corpus is None else corpus
+    )
+    cutoffs = [*(one for one in (1, 5) if one < count), count]
+    _, engine_settings = TableOptions.split(passage_source.settings)
+    return evaluate_answers(reader, data, text_index, cutoffs=cutoffs, **engine_settings)
+
+
+def _answer(
+    texts: list[str],
+    corpus: str | None,
+    passage_source: Passages,
+    passages: int,
+    top_k: int,
+    models: list[Any],
+) -> tuple[list[list[CorpusAnswer]], set[str]]:
+    """Return the answers to each question, and the questions for which no passage was found.
+
+    Args:
+        passages: the number of passages that are read per question.
+        top_k: answers per question.
+        models: retrievers, and the reader.
+    """
+    from ..analysis.retrieval.answering import answer_questions
+    from ..data.reading import TableOptions
+
+    *retrievers, reader = models
+    text_index = passage_source.open(retrievers, corpus)
+    _, engine_settings = TableOptions.split(passage_source.settings)
+    answers = answer_questions(
+        text_index, reader, texts, passages=passages, top_k=top_k, **engine_settings
+    )
+    without_answer = [text for text, own in zip(texts, answers, strict=True) if not own]
+    hits_of_texts = text_index.search(without_answer, 1)
+    pairs = zip(without_answer, hits_of_texts, strict=True)
+    return answers, {text for text, hits in pairs if not hits}
+
+
+def _show_evaluations(display: Display, evaluations: Mapping[str, Evaluation]) -> None:
     """Print the metrics of answers, for each number of passages that was read."""
     display.json({name: evaluation.metrics for name, evaluation in evaluations.items()})
     names = ("exact_match", "f1", "recall")

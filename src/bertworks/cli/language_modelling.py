@@ -7,7 +7,7 @@ from .devices import DeviceOption, EngineOption
 from .display import JsonDisplay
 from .models import AdaptedModel
 from .options import SettingsOption, TopK
-from .texts import RequiredTexts, lines_of, require_text
+from .texts import RequiredTexts, all_texts, require_text
 
 
 @verb(
@@ -93,9 +93,7 @@ def generate(
     Args:
         texts (TEXT…): Prompts; - reads lines from standard input.
     """
-    prompts = list(lines_of(texts))
-    for text in prompts:
-        require_text(text)
+    prompts = all_texts(texts)
     continuations = model.load(device).generate(prompts, **settings)
     for text, continuation in zip(prompts, continuations, strict=True):
         display.json({"text": text, "generated_text": continuation})

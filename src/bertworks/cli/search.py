@@ -17,8 +17,8 @@ from .display import Display, JsonDisplay
 from .models import BM25, AdaptedModel, ModelSource, use_each
 from .options import Overwrite, SettingsOption, SettingsWords, TopK
 from .outputs import check_present, output
-from .retrievers import no_match, short_places
-from .texts import Column, lines_of, require_text
+from .retrievers import Passages, no_match, short_places
+from .texts import Column, all_texts
 
 if TYPE_CHECKING:
     from ..analysis.retrieval.text_index import Hit
@@ -137,33 +137,19 @@ def search(
     """
     if candidates is not None and rerank is None:
         ctx.fail("--candidates needs --rerank MODEL.")
-    query_texts = list(lines_of(queries))
-    for query in query_texts:
-        require_text(query)
+    query_texts = all_texts(queries)
     reranker = None if rerank is None else ModelSource(rerank)
     models = [model, *map(ModelSource, others or ()), *([] if reranker is None else [reranker])]
-    if index is not None:
-        from ..utils.outputs import check_inputs
-
-        check_inputs(index, [directory for one in models for directory in one.directories()])
+    settings |= {"quantization": quantization}
+    passages = Passages(index, column, overwrite, "texts", settings)
+    passages.check(models)
     more = {} if candidates is None else {"candidates": candidates}
 
     def find(retrievers: list[Any]) -> tuple[list[list[Hit]], str]:
         from ..analysis.retrieval.index import MANY, Index
-        from ..analysis.retrieval.opening import open_index
 
         loaded_reranker = None if reranker is None else retrievers.pop()
-        with Progress() as progress:
-            text_index = open_index(
-                retrievers,
-                file,
-                index,
-                column=column,
-                quantization=quantization,
-                overwrite=overwrite,
-                progress=progress.counter("embedding", "texts"),
-                **settings,
-            )
+        text_index = passages.open(retrievers, file)
         num_texts = f"{len(text_index):,} texts"
         if isinstance(text_index, Index):
             if count := text_index.num_truncated:

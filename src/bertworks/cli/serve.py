@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,7 +13,7 @@ from ..errors import import_optional
 from ..serving.signals import signals_at_start
 from ..utils.environment import SERVE_PREFIX
 from .application import verb
-from .devices import EngineOption
+from .devices import Engine, EngineOption
 from .models import BM25, Adapters, ModelSource, use_each
 from .options import SettingsOption
 from .outputs import check_present
@@ -68,21 +69,15 @@ def serve(
             line, a table, or a store that `index` wrote, which keeps their vectors.
         retriever (MODEL): Model that ranks the passages, or bm25.
     """
-    if corpus is None and (column is not None or retriever != BM25):
+    open_corpus = None
+    if corpus is not None:
+        open_corpus = partial(_open_corpus, corpus, column, ModelSource(retriever), engine)
+    elif column is not None or retriever != BM25:
         ctx.fail("--retriever and --column need --corpus FILE.")
     import_optional("fastapi", "serve", "serve")
     import_optional("uvicorn", "serve", "serve")
 
-    def open_corpus() -> TextIndex:
-        from ..analysis.retrieval.opening import open_index
-
-        def open_with(retrievers: list[Any]) -> TextIndex:
-            return open_index(retrievers, corpus or "", column=column)
-
-        return use_each([ModelSource(retriever)], open_with, engine)
-
-    # Imported and loaded objects stay: garbage collection of them would take a quarter of the
-    # start. The server enables collection again once it has started.
+    # Collecting garbage would take a quarter of the start; once started, the server does it again.
     gc.disable()
     try:
         with signals_at_start():
@@ -92,7 +87,6 @@ def serve(
             from ..serving.settings import ServeSettings
 
             serve_settings = ServeSettings.resolve(**settings)
-            keys = read_keys(api_keys)
             check_present([tls_key, tls_certificate])
             served_models = Models(
                 parse_sources(models),
@@ -107,13 +101,24 @@ def serve(
             run(
                 served_models,
                 serve_settings,
-                keys,
+                read_keys(api_keys),
                 host=host,
                 port=port,
                 no_auth=no_auth,
                 log_level=log_level,
-                open_corpus=None if corpus is None else open_corpus,
+                open_corpus=open_corpus,
                 **{name: str(file) for name, file in tls.items() if file is not None},
             )
     finally:
         gc.enable()
+
+
+def _open_corpus(
+    corpus: str, column: str | None, retriever: ModelSource, engine: Engine
+) -> TextIndex:
+    from ..analysis.retrieval.opening import open_index
+
+    def open_with(retrievers: list[Any]) -> TextIndex:
+        return open_index(retrievers, corpus, column=column)
+
+    return use_each([retriever], open_with, engine)

@@ -72,6 +72,18 @@ def require_text(text: str) -> None:
         raise DataError("empty text", fix="Put the text in quotes.")
 
 
+def all_texts(texts: Sequence[str]) -> list[str]:
+    """Return the texts, read to the end; see `lines_of`.
+
+    Raises:
+        DataError: a text is empty.
+    """
+    lines = list(lines_of(texts))
+    for line in lines:
+        require_text(line)
+    return lines
+
+
 def lines_of(texts: Sequence[str], settings: dict[str, Any] | None = None) -> Iterator[str]:
     """Return the texts; `-` is replaced by the lines of standard input, read as they arrive.
 
