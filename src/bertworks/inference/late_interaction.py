@@ -92,39 +92,33 @@ class LateInteractionEmbedder(NetworkEmbedder):
     def _expands(self) -> bool:
         return self.is_query and self.late_interaction.expands_queries
 
-    def encode(
-        self,
-        texts: Sequence[Any],
-        where: Sequence[str],
-        *,
-        prompt: str | None = None,
-        truncation: Truncation | None = None,
-        side: Literal["left", "right"] = "right",
-    ) -> list[EncodedText]:
-        """Tokenise texts, with the prefix of queries or documents after `[CLS]`.
+    @property
+    def _tokenize(self) -> Callable[..., Sequence[TokenIds]]:
+        return self._sequences
 
-        Raises:
-            DataError: a text is not valid, or is too long and `truncation` is "error".
-        """
+    def _sequences(
+        self,
+        texts: Sequence[str],
+        *,
+        max_length: int,
+        truncation: Truncation,
+        side: Literal["left", "right"],
+        where: Sequence[str],
+    ) -> list[TokenIds]:
+        """Return the ids of texts, with the prefix of queries or documents after `[CLS]`."""
         assert side == "right", "prefixes are before a text"
-        prompt = self.prompt if prompt is None else prompt
-        truncation = truncation or self.settings.truncation
-        rows = self.tokenizer.piece_ids([prompt + text for text in texts], where=where)
-        room = self.limit - len(self._start) - len(self._end)
-        encoded_texts = []
-        for index, row in enumerate(rows):
-            excess = max(0, len(row) - room)
+        room = max_length - len(self._start) - len(self._end)
+        sequences = []
+        for place, ids in zip(where, self.tokenizer.piece_ids(texts, where=where), strict=True):
+            excess = max(0, len(ids) - room)
             if excess and truncation == "error":
                 raise DataError(
-                    f"{len(row) + self.limit - room} tokens, but at most {self.limit} fit",
-                    where=where[index],
+                    f"{len(ids) + max_length - room} tokens, but at most {max_length} fit",
+                    where=place,
                     fix="Shorten the text.",
                 )
-            ids = np.concatenate([self._start, row[:room], self._end])
-            encoded_texts.append(EncodedText(index, TokenIds(ids, excess)))
-            self.num_truncated += excess > 0
-        self.num_texts += len(texts)
-        return encoded_texts
+            sequences.append(TokenIds(np.concatenate([self._start, ids[:room], self._end]), excess))
+        return sequences
 
     def vectors(
         self,

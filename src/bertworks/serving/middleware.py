@@ -62,7 +62,8 @@ class RequestMiddleware:
             _read_id(headers), time.monotonic(), client[0] if client else "local"
         )
         trace = None
-        if not _is_probe(scope["method"], scope["path"]):
+        is_traced = self.settings.traces or b"traceparent" in headers
+        if is_traced and not _is_probe(scope["method"], scope["path"]):
             trace = self.service.traces.begin(scope["method"], headers)
         context.trace_id = None if trace is None else trace.trace_id
         scope.setdefault("state", {})["context"] = context

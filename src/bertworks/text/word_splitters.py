@@ -13,13 +13,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import tokenizers
 from tokenizers import normalizers, pre_tokenizers
 
 from ..errors import DataError, import_optional
-from .definition import WordPieceDefinition
+from .definition import Definition, WordPieceDefinition
 from .normalization import Normalization, Origin, check_text
 from .tree import TreeDefinition
 
@@ -120,17 +120,16 @@ class JiebaSplitter(WordSplitter):
         return {"do_lower_case": self.lowercases, "strip_accents": self.strip_accents}
 
 
-@dataclass(frozen=True)
-class SplitWordsDefinition(WordPieceDefinition):
-    """WordPiece on the words of a splitter."""
+class _SplitWords(Definition):
+    """A tokenizer whose words are those of a splitter."""
 
-    splitter: WordSplitter = JiebaSplitter()
+    splitter: WordSplitter
 
     @property
     def lowercase(self) -> bool:
         return self.splitter.lowercases
 
-    def to_lowercase(self) -> SplitWordsDefinition:
+    def to_lowercase(self) -> Self:
         if self.lowercase:
             return self
         raise DataError("this tokenizer cannot lower-case text before it is split into words")
@@ -145,11 +144,18 @@ class SplitWordsDefinition(WordPieceDefinition):
 
     def description(self) -> Mapping[str, Any]:
         settings = {"class": self.splitter.class_name, **self.splitter.settings()}
-        return {**super().description(), "splitter": settings}
+        return {**super().description(), "splitter": settings}  # type: ignore[safe-super]
 
     def correct(self, text: str, *, where: str) -> tuple[str, Origin]:
         check_text(text, where=where)
         return self.splitter.correct(text)
+
+
+@dataclass(frozen=True)
+class SplitWordsDefinition(_SplitWords, WordPieceDefinition):
+    """WordPiece on the words of a splitter."""
+
+    splitter: WordSplitter = JiebaSplitter()
 
     def library(self, *, typed_mask: bool, split: bool) -> tokenizers.Tokenizer:
         library = super().library(typed_mask=typed_mask, split=split)
@@ -160,27 +166,10 @@ class SplitWordsDefinition(WordPieceDefinition):
 
 
 @dataclass(frozen=True)
-class SplitWordsTree(TreeDefinition):
+class SplitWordsTree(_SplitWords, TreeDefinition):
     """SentencePiece on each of the words of a splitter."""
 
     splitter: WordSplitter = JiebaSplitter()
-
-    @property
-    def lowercase(self) -> bool:
-        return self.splitter.lowercases
-
-    def to_lowercase(self) -> SplitWordsTree:
-        if self.lowercase:
-            return self
-        raise DataError("this tokenizer cannot lower-case text before it is split into words")
-
-    def description(self) -> Mapping[str, Any]:
-        settings = {"class": self.splitter.class_name, **self.splitter.settings()}
-        return {**super().description(), "splitter": settings}
-
-    def correct(self, text: str, *, where: str) -> tuple[str, Origin]:
-        check_text(text, where=where)
-        return self.splitter.correct(text)
 
     def library(self, *, typed_mask: bool, split: bool) -> tokenizers.Tokenizer:
         library = super().library(typed_mask=typed_mask, split=split)
