@@ -85,11 +85,11 @@ def test_estimate_shows_whether_a_run_fits() -> None:
     said = " ".join(result.stdout.split())
     assert "BERT-Large as published" in said
     assert "4 days on 16 TPU chips" in said and "4 days on 64 TPU chips" in said  # §A.2
-    found = json_of(*words)
-    assert f"{found['parameters']:,}, " in result.stdout
-    assert found["machine"]["devices"] == 2
+    report = json_of(*words)
+    assert f"{report['parameters']:,}, " in result.stdout
+    assert report["machine"]["devices"] == 2
     expected = bw.estimate("tiny", ["model.vocab_size=300"], machine="h100x2")
-    assert found["parameters"] == expected.parameters
+    assert report["parameters"] == expected.parameters
     assert "does not fit" not in result.stdout
     large = bertworks("estimate", "paper", "--machine", "l4")
     assert "This does not fit" in large.stdout

@@ -184,10 +184,10 @@ def test_store_takes_texts_and_is_searched(world: World, tmp_path: Path) -> None
     added = {"added": 3, "replaced": 0, "deleted": 0, "texts": 3}
     assert json.loads(succeeds(*add).stdout) == added
     assert json.loads(succeeds(*add).stdout) == {**added, "added": 0}  # skipped
-    deleted = succeeds(*words, "--delete", ids)
+    deletion = succeeds(*words, "--delete", ids)
     counts = {"added": 0, "replaced": 0, "deleted": 1, "texts": 2}
-    assert json.loads(deleted.stdout) == counts
-    assert "ids to delete that are not in the store: 2, the first is 'unknown'" in deleted.stderr
+    assert json.loads(deletion.stdout) == counts
+    assert "ids to delete that are not in the store: 2, the first is 'unknown'" in deletion.stderr
     search = ("search", world.pretrained, store, "the sea", *CPU)
     result = succeeds(*search, "--json").stdout
     assert [hit["where"] for hit in json.loads(result)["hits"]] == ["2", "0"]

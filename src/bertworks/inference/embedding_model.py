@@ -259,13 +259,13 @@ class EmbeddingModel(ABC):
         # Checking settings takes longer than embedding a text, so those of plain values are kept.
         if all(isinstance(value, str | int | float | None) for value in values.values()):
             # The type is part of the key, since 1 equals True.
-            parsed = _resolve(tuple((name, type(value), value) for name, value in values.items()))
+            result = _resolve(tuple((name, type(value), value) for name, value in values.items()))
         else:
-            parsed = EmbeddingSettings.resolve(**values)
-        if parsed.quantization != "none" and self.similarity_function != "cosine":
-            what = f"quantization={parsed.quantization} is for models that use cosines"
+            result = EmbeddingSettings.resolve(**values)
+        if result.quantization != "none" and self.similarity_function != "cosine":
+            what = f"quantization={result.quantization} is for models that use cosines"
             raise SettingsError(f"{what}, and this one uses {self.similarity_function}")
-        return parsed
+        return result
 
 
 @lru_cache(maxsize=64)

@@ -387,7 +387,8 @@ class VectorEmbedder(TextEmbedder):
         if self.settings.dimensions is not None:
             vectors = vectors[:, : self.settings.dimensions]
             vectors = of_unit_length(vectors) if self.normalize else np.ascontiguousarray(vectors)
-        return quantize_vectors(vectors, self.settings.quantization)
+        quantization = self.settings.quantization
+        return vectors if quantization == "none" else quantize_vectors(vectors, quantization)
 
     def _check_pooler(self, *, has_pooler: bool) -> None:
         """Raise `SettingsError` if the pooler is requested and cannot be used."""
