@@ -207,7 +207,7 @@ def multiply_by_pair(
         table: t, for the distances from `1 - length` to `length - 1`.
     """
     columns = table.transpose(1, 2)
-    if vectors.device.type != "cpu":
+    if not vectors.is_cpu or vectors.requires_grad or table.requires_grad:
         return by_pair(torch.matmul(vectors, columns))
     # A product a sequence: with the rows of several, results may depend on how many there are.
     products = vectors.new_empty(*vectors.shape[:-1], table.shape[1])

@@ -56,7 +56,7 @@ def postgres() -> Iterator[str]:
         data = f"{folder}/data"
 
         def run(program: str, *words: str) -> None:
-            subprocess.run([programs / program, "-D", data, *words], **options)  # noqa: PLW1510
+            subprocess.run([programs / program, *words, "-D", data], **options)  # noqa: PLW1510
 
         try:
             run("initdb", "--version")

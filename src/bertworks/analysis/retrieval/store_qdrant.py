@@ -63,14 +63,22 @@ class QdrantBackend(StoreBackend):
                 self._client = module.QdrantClient(server, api_key=key, timeout=_TIMEOUT)
             else:
                 self._client = module.QdrantClient(path=folder)
-            weakref.finalize(self, self._client.close)
+        close = weakref.finalize(self, self._client.close)
+        try:
+            self._prepare(width, create=create)
+        except BaseException:
+            close()  # the error's frames refer to this object, and the folder stays locked
+            raise
+
+    def _prepare(self, width: int, *, create: bool) -> None:
+        with self._errors():
             if not self._client.collection_exists(self._collection):
                 if not create:
                     raise not_store_error(self.name)
                 self._client.create_collection(
                     self._collection,
                     self._models.VectorParams(size=width, distance=self._models.Distance.DOT),
-                    metadata={"bertworks": 1, "model": fingerprint},
+                    metadata={"bertworks": 1, "model": self.fingerprint},
                 )
         self.refresh()
 
