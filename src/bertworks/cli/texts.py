@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from ..data.reading import Reading
 from ..errors import DataError
 from .option_groups import OptionGroup
+
+if TYPE_CHECKING:
+    from ..data.reading import Reading
 
 Texts = Annotated[
     list[str] | None,
@@ -90,18 +92,21 @@ def lines_of(texts: Sequence[str], settings: dict[str, Any] | None = None) -> It
     Args:
         settings: a verb's; those of standard input (`encoding`, `max_line_bytes`) are removed.
     """
-    options: dict[str, Any] = {}
-    if settings is not None and "-" in texts:
-        names = [name for name in ("encoding", "max_line_bytes") if name in settings]
-        options = {name: settings.pop(name) for name in names}
+    if "-" not in texts:
+        return iter(texts)
+    from ..data.reading import Reading
+
+    settings = {} if settings is None else settings
+    names = [name for name in ("encoding", "max_line_bytes") if name in settings]
+    options = {name: settings.pop(name) for name in names}
     return _lines_of(texts, Reading(**options))
 
 
 def _lines_of(texts: Iterable[str], reading: Reading) -> Iterator[str]:
+    from ..data.lines import decode_lines
+
     for text in texts:
         if text == "-":
-            from ..data.lines import decode_lines
-
             for _, line in decode_lines(sys.stdin.buffer, "standard input", reading):
                 yield line.rstrip("\r\n")
         else:

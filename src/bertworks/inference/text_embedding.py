@@ -372,7 +372,8 @@ class VectorEmbedder(TextEmbedder):
     @property
     def width(self) -> int:
         """The length of a text's vector, or of its code."""
-        return code_width(self.settings.dimensions or self._width, self.settings.quantization)
+        width, quantization = self.settings.dimensions or self._width, self.settings.quantization
+        return width if quantization == "none" else code_width(width, quantization)
 
     def _set_width(self, width: int) -> None:
         """Set the length of a vector before it is shortened to `dimensions`."""

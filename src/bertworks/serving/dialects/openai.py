@@ -77,10 +77,11 @@ class EmbeddingsRequest(Request):
             raise invalid_field_error(
                 "input_type", f"choose a prompt of the model by prompt_name: {prompts}"
             )
-        function = job.model.similarity_function
-        if self.encoding_format not in ("float", "base64") and function != "cosine":
-            what = f"the model compares vectors by {function}, which needs their lengths"
-            raise invalid_field_error("encoding_format", what)
+        if self.encoding_format not in ("float", "base64"):
+            function = job.model.similarity_function
+            if function != "cosine":
+                what = f"the model compares vectors by {function}, which needs their lengths"
+                raise invalid_field_error("encoding_format", what)
         job.context.truncation.max_tokens = MAX_TOKENS
         return embed(
             job,
