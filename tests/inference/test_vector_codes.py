@@ -45,6 +45,14 @@ def test_codes_are_those_of_sentence_transformers(width: int) -> None:
         assert code / 127 * largest == pytest.approx(vector, abs=float(largest[0]) / 253)
 
 
+@pytest.mark.parametrize("dimensions", [1, 9, 12])
+def test_bits_that_do_not_fill_bytes_are_refused(model: bw.Model, dimensions: int) -> None:
+    with pytest.raises(SettingsError, match=f"multiple of 8 numbers, not {dimensions}"):
+        model.embed(TEXTS, quantization="binary", dimensions=dimensions)
+    codes = model.embed(TEXTS, quantization="int8", dimensions=dimensions)
+    assert codes.shape == (len(TEXTS), dimensions)
+
+
 @pytest.mark.parametrize("quantization", ["int8", "binary"])
 @pytest.mark.parametrize("suffix", ["npy", "parquet"])
 def test_files_hold_the_codes_of_embed(

@@ -142,6 +142,13 @@ def _holds_model(directory: Path) -> bool:
     return any((directory / name).exists() for name in _CONFIGURATIONS)
 
 
+def _may_be_opened(path: Path) -> bool:
+    try:
+        return _holds_model(local_directory(path) or path)
+    except OSError:  # a directory of another user
+        return False
+
+
 def _check_finished(directory: Path) -> None:
     """Raise a CheckpointError for the directory of a run that has no model yet."""
     is_run = (directory / "settings.yaml").is_file() and (directory / "journal.jsonl").is_file()
@@ -159,11 +166,7 @@ def _check_finished(directory: Path) -> None:
 def _no_model(problem: str, name: str | Path) -> CheckpointError:
     fix = "Bundled models: mini, a small BERT, and mini-sentences, for sentence vectors."
     path = Path(name)
-    others = {
-        other.name: str(other)
-        for other in path.parent.glob("*")
-        if _holds_model(local_directory(other) or other)
-    }
+    others = {other.name: str(other) for other in path.parent.glob("*") if _may_be_opened(other)}
     if str(name) == path.name:
         others |= {bundled: bundled for bundled in BUNDLED_MODELS}
     close = closest_name(path.name, others)

@@ -381,6 +381,10 @@ class VectorEmbedder(TextEmbedder):
         if dimensions is not None and dimensions > width:
             what = f"dimensions={dimensions} is more than the {width} numbers of a vector"
             raise SettingsError(what)
+        if self.settings.quantization == "binary" and (dimensions or width) % 8:
+            # The bits that fill the last byte would count as equal numbers.
+            what = f"quantization=binary needs a multiple of 8 numbers, not {dimensions or width}"
+            raise SettingsError(what, fix="Choose dimensions, or quantization=int8.")
         self._width = width
 
     def _finish(self, vectors: NDArray[np.float32]) -> NDArray[Any]:

@@ -41,7 +41,11 @@ def permanent_imports() -> Iterator[None]:
 
     Imported objects stay: to look through them would take a third of a short command.
     """
+    was_enabled = gc.isenabled()
     gc.disable()
-    yield
-    gc.freeze()
-    gc.enable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        if was_enabled:
+            gc.enable()
