@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 
 from bertworks.analysis.retrieval.index import Index
 from bertworks.data.tables import read_rows
+from bertworks.errors import BertworksWarning
 from bertworks.loading import load
 from bertworks.model import Model
 from bertworks.tasks.retrieval.losses import loss_sum
@@ -24,6 +26,16 @@ from bertworks.training.finetune import FinetuneResult, finetune
 
 from .letters import GEOMETRY, WORD_PIECES, Lines
 from .test_retrieval import FAST, ROWS, ROWS_WITH_SCORES, fresh
+
+
+def model_with_prefix(model: Model, prefix: str) -> Model:
+    """The same model, which begins queries with another piece."""
+    sentence = model.sentence
+    assert sentence is not None and sentence.late_interaction is not None
+    late = sentence.late_interaction.with_values(query_prefix=prefix)
+    other = copy.copy(model)
+    other.sentence = sentence.with_values(late_interaction=late)
+    return other
 
 
 @pytest.mark.long
@@ -98,6 +110,11 @@ def test_late_interaction_learns_and_is_opened_by_sentence_transformers(tmp_path
     index = Index.open(model, documents, precision="fp32")
     for row, (hit, *_) in enumerate(index.search(queries, top_k=1)):
         assert hit.score == pytest.approx(scores[row].max(), rel=1e-5)
+    with pytest.warns(BertworksWarning, match=r"query_prefix='\[unused0\]' instead of '\[MASK\]'"):
+        finetune(
+            *(model_with_prefix(model, "[MASK]"), "retrieval"),
+            **{**FAST, "train": ROWS, "out": tmp_path / "other"},
+        )
     more = finetune(model, "retrieval", train=ROWS, out=tmp_path / "more", **FAST)
     assert more.new_parameters == ()
     assert isinstance(more.model.task, RetrievalTask)
@@ -186,3 +203,65 @@ def test_triples_of_ids_train_as_their_texts_do(tmp_path: Path) -> None:
         **{**FAST, **columns, **files, "passage_column": "3"},
     )
     assert result.data.train.rows == 16
+
+
+@pytest.mark.parametrize(
+    ("losses", "settings"),
+    [
+        (("in-batch", "triplet"), {"margin": 0.2}),
+        (("triplet", "in-batch"), {"margin": 0.2, "symmetric": True}),
+        (("in-batch", "cosine"), {"score_column": "rating", "score_range": (0, 5)}),
+        (("cosine", "in-batch"), {"score_column": "rating", "score_range": (0, 5)}),
+    ],
+)
+def test_settings_of_one_loss_are_for_the_tables_that_have_it(
+    tmp_path: Path, losses: tuple[str, str], settings: dict[str, Any]
+) -> None:
+    texts = {"query": "a b", "positive": "b"}
+    contents = {
+        "in-batch": [texts],
+        "triplet": [{**texts, "negative": "c"}],
+        "cosine": [{"query": "a b", "passage": "c", "rating": rating} for rating in (2, 3)],
+    }
+    tables = []
+    for loss in losses:
+        file = tmp_path / f"{loss}.jsonl"
+        file.write_text("\n".join(map(json.dumps, contents[loss])))
+        tables.append(read_rows(file))
+    parsed = RetrievalSettings.parse({"loss": losses, **settings})
+    task = RetrievalTask.from_table(Tokenizer.from_vocabulary(WORD_PIECES), tables[0], parsed)
+    for number, (loss, table) in enumerate(zip(losses, tables, strict=True)):
+        own = task.for_training_table(table, number)
+        targets = [example.target for example in own.labelled_examples(table)]
+        if loss == "cosine":
+            assert own.settings.score_range == (0, 5)
+            assert targets == pytest.approx([0.4, 0.6])
+        elif loss == "triplet":
+            assert own.settings.margin == 0.2
+        else:
+            assert own.columns["score"] is None
+
+
+@pytest.mark.parametrize("is_trec", [False, True], ids=["BEIR", "TREC"])
+def test_irrelevant_passages_of_judgements_are_no_positives(tmp_path: Path, is_trec: bool) -> None:
+    judgements = [("q1", "d1", 2), ("q1", "d2", 0), ("q2", "d2", 1), ("q2", "d3", -1)]
+    for name, prefix in (("queries", "q"), ("corpus", "d")):
+        rows = [{"_id": f"{prefix}{at}", "text": f"{prefix} {at}"} for at in (1, 2, 3)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    values: dict[str, Any] = {"query_column": "query-id", "passage_column": "corpus-id"}
+    lines = ["query-id\tcorpus-id\tscore"]
+    if is_trec:
+        values, lines = {"query_column": "1", "passage_column": "3"}, []
+    middle = "\t0\t" if is_trec else "\t"
+    lines += [f"{query}{middle}{passage}\t{score}" for query, passage, score in judgements]
+    (tmp_path / "qrels.tsv").write_text("\n".join(lines) + "\n")
+    values |= {"query_texts": str(tmp_path / "queries.jsonl")}
+    values |= {"passage_texts": str(tmp_path / "corpus.jsonl")}
+    settings = RetrievalSettings.parse(values)
+    rows = read_rows(tmp_path / "qrels.tsv", header=not is_trec)
+    table = RetrievalTask.complete_rows(rows, settings)
+    task = RetrievalTask.from_table(Tokenizer.from_vocabulary(WORD_PIECES), table, settings)
+    assert task.settings.loss == "in-batch"
+    query, passage = task.columns["query"], task.columns["passage"]
+    pairs = [(row.values[query], row.values[passage]) for row in table]
+    assert pairs == [("q 1", "d 1"), ("q 2", "d 2")]

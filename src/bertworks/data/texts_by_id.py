@@ -86,15 +86,18 @@ def with_texts(rows: Rows, files: Mapping[str, str | os.PathLike[str]]) -> Rows:
             values: dict[str, Any] = dict(row.values)
             for column, path in files.items():
                 own = [text(row, one, os.fspath(path)) for one in _ids_in(row, column)]
-                values[column] = own if isinstance(row.values[column], list) else own[0]
+                if own:
+                    values[column] = own if isinstance(row.values[column], list) else own[0]
             yield LocatedRow(row.where, values)
 
     return replace(rows, sample=sample_of(read), read=read)
 
 
 def _ids_in(row: LocatedRow, column: str) -> list[str]:
-    """The id in a column, or the ids of a list."""
+    """The id in a column, or the ids of a list; none if it is empty."""
     value = row.values.get(column)
+    if value is None or is_missing(value):
+        return []
     ids = [id_of(one) for one in (value if isinstance(value, list) else [value])]
     if not all(ids):
         raise DataError(f"the column {column!r} has no id", where=row.where)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..checkpoints.late_interaction import LateInteractionSettings
-from ..errors import DataError, SettingsError
+from ..errors import SettingsError
 from ..nn.encoder import Encoder, HasEncoder
 from ..nn.vector_modules import VectorModules
 from ..packed import Padded
@@ -107,18 +107,7 @@ class LateInteractionEmbedder(NetworkEmbedder):
     ) -> list[TokenIds]:
         """Return the ids of texts, with the prefix of queries or documents after `[CLS]`."""
         assert side == "right", "prefixes are before a text"
-        room = max_length - len(self._start) - len(self._end)
-        sequences = []
-        for place, ids in zip(where, self.tokenizer.piece_ids(texts, where=where), strict=True):
-            excess = max(0, len(ids) - room)
-            if excess and truncation == "error":
-                raise DataError(
-                    f"{len(ids) + max_length - room} tokens, but at most {max_length} fit",
-                    where=place,
-                    fix="Shorten the text.",
-                )
-            sequences.append(TokenIds(np.concatenate([self._start, ids[:room], self._end]), excess))
-        return sequences
+        return self._form.encode(texts, where, max_length, truncation, is_query=self.is_query)
 
     def vectors(
         self,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, Self
 
 from ..checkpoints.model_card import ModelCard
 from ..checkpoints.saving import check_layout
-from ..errors import SettingsError
+from ..errors import BertworksWarning, SettingsError
 from ..model import Model
 from ..nn.encoder import Encoder
 from ..nn.heads import ClassificationHead
@@ -120,6 +121,7 @@ def _copy_pretrained_weights(
     if network.encoder.pooler is None:  # the head may have a layer instead
         fresh += ["encoder.pooler."]
     theirs = {name: value for name, value in theirs.items() if not name.startswith(tuple(fresh))}
+    _warn_of_another_form(model, task)
     own, given = network.vector_modules, model.modules
     if not count and own is not None and given is not None and own.settings == given.settings:
         prefix = next(name for name, part in network.named_modules() if part is own)
@@ -127,3 +129,18 @@ def _copy_pretrained_weights(
     keys = network.load_state_dict(theirs, strict=False)
     assert not keys.unexpected_keys, keys.unexpected_keys
     return tuple(keys.missing_keys)
+
+
+def _warn_of_another_form(model: Model, task: LabelledTask[Any]) -> None:
+    """Warn if late interaction will not write texts as the model that it starts from does."""
+    theirs = None if model.sentence is None else model.sentence.late_interaction
+    own = None if task.sentence is None else task.sentence.late_interaction
+    if own is None or theirs is None:
+        return
+    names = [name for name in type(own).model_fields if getattr(own, name) != getattr(theirs, name)]
+    if names:
+        changes = ", ".join(
+            f"{name}={getattr(own, name)!r} instead of {getattr(theirs, name)!r}" for name in names
+        )
+        what = f"queries and documents are not written as by the model before training: {changes}"
+        warnings.warn(what, BertworksWarning, stacklevel=2)

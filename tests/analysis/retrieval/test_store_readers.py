@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -117,3 +118,13 @@ def test_readers_see_whole_states_while_writers_are_killed(
         finally:
             writer.kill()
             writer.join()
+
+
+def test_reader_notices_a_store_that_was_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    put(open_store(path, None), {"a": "cats sleep"})
+    reader = open_store(path, None)
+    shutil.rmtree(path)
+    put(open_store(path, None), {"a": "planes fly"})
+    reader.refresh()
+    assert contents(reader) == {"a": "planes fly"}

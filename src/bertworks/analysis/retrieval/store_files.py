@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,6 +143,7 @@ class DirectoryBackend(StoreBackend):
                     if output_exists(path):
                         raise not_store_error(self.name, "Choose a directory that is new or empty.")
                     manifest = {"model": fingerprint, "segments": [], "next_segment": 1}
+                    manifest["id"] = uuid4().hex  # tells it from one that is made anew later
                     _write_manifest(path, {**manifest, "quantization": quantization or "none"})
         self.refresh()
         if quantization not in (None, self.quantization):
@@ -155,6 +157,8 @@ class DirectoryBackend(StoreBackend):
             if manifest == self._manifest:
                 return
             open_segments = {(one.folder.name, one.deleted_rows): one for one in self._segments}
+            if self._manifest and manifest.get("id") != self._manifest.get("id"):
+                open_segments = {}
             has_codes = manifest["quantization"] != "none"
             try:
                 segments = []

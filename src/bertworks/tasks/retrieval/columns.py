@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
-from ...data.rows import Row, Rows, listing, parse_json_cell, value_of
+from ...data.rows import (
+    LocatedRow,
+    Row,
+    Rows,
+    listing,
+    parse_json_cell,
+    sample_of,
+    value_of,
+)
 from ...data.schema import PAIR_NAMES, QUERY_NAMES, Role, RoleColumns, Schema
 from ...errors import DataError
 from ..labels import read_finite_number
@@ -19,6 +28,7 @@ PASSAGE_NAMES = (*POSITIVE_NAMES, "passage", "answer", "document", "context")
 SCORE_NAMES = ("score", "similarity", "similarity_score")
 LABEL_NAMES = ("label", "labels")
 _CLASS_NAMES = (*LABEL_NAMES, "class", "category", "intent")
+_TREC_COLUMNS = 4
 _NEGATIVE = re.compile(r"(hard_)?neg(ative)?s?(_?\d+)?")
 
 
@@ -195,6 +205,30 @@ def read_negatives(row: Row, columns: Sequence[str], where: str) -> list[str]:
             )
         negatives += texts
     return negatives
+
+
+def without_irrelevant(rows: Rows) -> Rows:
+    """Return a table of ids without the passages that are judged irrelevant: 0, or less.
+
+    Judgements are BEIR's column `score`, next to `query-id` and `corpus-id`, and the last of TREC's
+    four columns, which have no header.
+
+    Raises:
+        DataError: a judgement is not a number.
+    """
+    if {"query-id", "corpus-id", "score"} <= set(rows.columns):
+        column = "score"
+    elif rows.has_header is False and len(rows.columns) == _TREC_COLUMNS:
+        column = rows.columns[-1]
+    else:
+        return rows
+
+    def read() -> Iterator[LocatedRow]:
+        for row in rows:
+            if read_finite_number(row.values, column, row.where) > 0:
+                yield row
+
+    return replace(rows, sample=sample_of(read), read=read)
 
 
 def check_same_scale(rows: Rows, column: str, score_range: tuple[float, float]) -> None:

@@ -201,8 +201,16 @@ class RetrievalSettings(TaskSettings):
         ):
             return self
         query, passage = self.prompts(table)
-        loss = self.losses[table] if isinstance(self.loss, tuple) else self.loss
-        return self.with_values(query_prompt=query, passage_prompt=passage, loss=loss)
+        values = {"query_prompt": query, "passage_prompt": passage}
+        if not isinstance(self.loss, tuple):
+            return self.with_values(**values)
+        own = self.model_copy(update={**values, "loss": self.loss[table]})
+        # What only the losses of other tables use.
+        unused = [key for need in own.needs if not need.is_met(own) for key in need.keys]
+        if not own.has_loss(None, *PAIR_LOSSES, *DISTILLATION_LOSSES):
+            unused += ["score_column", "score_range"]
+        defaults = {key: type(self).model_fields[key].default for key in unused}
+        return self.with_values(**values, loss=own.loss, **defaults)
 
     @property
     def is_sparse(self) -> bool:
@@ -222,6 +230,8 @@ class RetrievalSettings(TaskSettings):
     @property
     def has_pair_scores(self) -> bool:
         """Whether rows, of the first training table, are pairs of texts with a score."""
+        if isinstance(self.loss, tuple) and self.loss[0] not in PAIR_LOSSES:
+            return False  # the column is that of another table
         return self.score_column is not None and self.losses[0] not in DISTILLATION_LOSSES
 
     @model_validator(mode="after")

@@ -41,6 +41,7 @@ from .columns import (
     missing_column_error,
     read_negatives,
     read_score_list,
+    without_irrelevant,
 )
 from .late_interaction import TextForm, trained_form
 from .packing import pack_texts
@@ -97,10 +98,15 @@ class RetrievalTask(LabelledTask[LabelledExample]):
 
     @classmethod
     def _find_columns(cls, rows: Rows, settings: RetrievalSettings) -> RoleColumns:
+        has_ids = settings.query_texts is not None or settings.passage_texts is not None
+        names = cls._columns_in(settings)
+        if settings.losses[0] not in (None, *PAIR_LOSSES, *DISTILLATION_LOSSES):
+            names["score"] = None  # that of another table
         return find_retrieval_columns(
             rows,
-            cls._columns_in(settings),
-            may_score=settings.losses[0] in (None, *PAIR_LOSSES),
+            names,
+            # A table of ids has judgements instead.
+            may_score=settings.losses[0] in (None, *PAIR_LOSSES) and not has_ids,
             has_score_lists=settings.losses[0] in DISTILLATION_LOSSES,
         )
 
@@ -124,7 +130,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         }
         columns = find_retrieval_columns(rows, present, may_score=False)
         return with_texts(
-            rows,
+            rows if columns["negatives"] else without_irrelevant(rows),
             {
                 column: file
                 for role, file in files.items()
@@ -156,6 +162,8 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         values = settings.model_dump(include=set(cls.settings_class.model_fields))
         values |= cls._settings_of_columns(columns)
         values |= {"loss": settings.loss or loss, "query_texts": None, "passage_texts": None}
+        if isinstance(settings.loss, tuple) and columns["score"] is None:
+            values["score_column"] = settings.score_column  # that of another table
         has_pair_scores = loss in PAIR_LOSSES and settings.score_range is None
         if has_pair_scores and isinstance(score := columns["score"], str):
             scores = [read_finite_number(row, score, where) for where, row in rows]
@@ -207,8 +215,11 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         if isinstance(self.settings.loss, tuple):  # so its rows may be of another kind
             if settings.loss not in (*PAIR_LOSSES, *DISTILLATION_LOSSES):
                 names["score"] = None
-            values = {**self._settings_of_columns(names), "score_range": None}
-            return self.from_table(self.tokenizer, rows, settings.with_values(**values))
+            values = self._settings_of_columns(names)
+            task = self.from_table(self.tokenizer, rows, settings.with_values(**values))
+            if isinstance(score := task.columns["score"], str) and settings.score_range is not None:
+                check_same_scale(rows, score, settings.score_range)
+            return task
         has_lists = settings.loss in DISTILLATION_LOSSES
         columns = find_retrieval_columns(rows, names, has_score_lists=has_lists)
         score, first_score = columns["score"], self.columns["score"]
