@@ -60,6 +60,13 @@ def test_an_id_without_a_text_is_an_error(tmp_path: Path, value: Any, says: str)
         with_texts(read_rows([{"passage": value}, {"passage": "1"}]), {"passage": path})
 
 
+def test_an_optional_column_may_be_empty(tmp_path: Path) -> None:
+    path = write_texts(tmp_path / "c.tsv", PASSAGES)
+    table = read_rows([{"negative": ""}, {"negative": None}, {"negative": "3"}])
+    rows = with_texts(table, {"negative": path}, optional_columns=("negative",))
+    assert [row.values["negative"] for row in rows] == ["", None, "Nobody."]
+
+
 def test_a_file_in_another_layout_is_refused(tmp_path: Path) -> None:
     (tmp_path / "c.tsv").write_text("1\ta\tb\n2\tc\td\n")
     with pytest.raises(DataError, match="has no column '_id'"):

@@ -20,4 +20,3 @@ def test_garbage_collection_is_as_before_an_import_that_fails() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
-        gc.unfreeze()

@@ -61,19 +61,30 @@ def text_with_title(row: LocatedRow) -> str:
     return " ".join(map(str, parts))
 
 
-def with_texts(rows: Rows, files: Mapping[str, str | os.PathLike[str]]) -> Rows:
+def with_texts(
+    rows: Rows,
+    files: Mapping[str, str | os.PathLike[str]],
+    *,
+    optional_columns: Collection[str] = (),
+) -> Rows:
     """Return a table with texts in place of their ids; only the texts that it names are in memory.
 
     Args:
         files: the file of the texts of a column, by the column's name; see `read_texts_with_ids`.
+        optional_columns: those that may be empty in a row.
 
     Raises:
         DataError: a file is not valid, or lacks an id of the table.
     """
+
+    def ids_in(row: LocatedRow, column: str) -> list[str]:
+        is_empty = column in optional_columns and is_missing(row.values.get(column))
+        return [] if is_empty else _ids_in(row, column)
+
     ids: dict[str, set[str]] = {}
     for row in rows:
         for column, path in files.items():
-            ids.setdefault(os.fspath(path), set()).update(_ids_in(row, column))
+            ids.setdefault(os.fspath(path), set()).update(ids_in(row, column))
     texts = {path: _read_chosen(path, chosen) for path, chosen in ids.items()}
 
     def text(row: LocatedRow, identifier: str, path: str) -> str:
@@ -85,7 +96,7 @@ def with_texts(rows: Rows, files: Mapping[str, str | os.PathLike[str]]) -> Rows:
         for row in rows:
             values: dict[str, Any] = dict(row.values)
             for column, path in files.items():
-                own = [text(row, one, os.fspath(path)) for one in _ids_in(row, column)]
+                own = [text(row, one, os.fspath(path)) for one in ids_in(row, column)]
                 if own:
                     values[column] = own if isinstance(row.values[column], list) else own[0]
             yield LocatedRow(row.where, values)
@@ -94,10 +105,8 @@ def with_texts(rows: Rows, files: Mapping[str, str | os.PathLike[str]]) -> Rows:
 
 
 def _ids_in(row: LocatedRow, column: str) -> list[str]:
-    """The id in a column, or the ids of a list; none if it is empty."""
+    """The id in a column, or the ids of a list."""
     value = row.values.get(column)
-    if value is None or is_missing(value):
-        return []
     ids = [id_of(one) for one in (value if isinstance(value, list) else [value])]
     if not all(ids):
         raise DataError(f"the column {column!r} has no id", where=row.where)

@@ -137,6 +137,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
                 for column in names_of(columns[role])
                 if file is not None
             },
+            optional_columns=names_of(columns["negatives"]),
         )
 
     @classmethod
