@@ -62,7 +62,7 @@ def test_an_id_without_a_text_is_an_error(tmp_path: Path, value: Any, says: str)
 
 def test_an_optional_column_may_be_empty(tmp_path: Path) -> None:
     path = write_texts(tmp_path / "c.tsv", PASSAGES)
-    table = read_rows([{"negative": ""}, {"negative": None}, {"negative": "3"}])
+    table = read_rows([{"negative": ""}, {"negative": None}, {"negative": "33"}])
     rows = with_texts(table, {"negative": path}, optional_columns=("negative",))
     assert [row.values["negative"] for row in rows] == ["", None, "Nobody."]
 
