@@ -151,8 +151,8 @@ def text_encoding(name: str) -> str:
     if not _encodes_text(name):
         valid = filter(_encodes_text, ["utf-8", "latin-1", "utf-16", *aliases])
         raise DataError(f"unknown text encoding {name!r}", fix=f"{did_you_mean(name, valid)}.")
-    found = codecs.lookup(name).name
-    return "utf-8" if found == "utf-8-sig" else found
+    codec = codecs.lookup(name).name
+    return "utf-8" if codec == "utf-8-sig" else codec
 
 
 def _encodes_text(name: str) -> bool:

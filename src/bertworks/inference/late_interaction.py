@@ -73,7 +73,6 @@ class LateInteractionEmbedder(NetworkEmbedder):
         self.is_query = settings.is_query
         own = late_interaction
         self._form = TextForm(tokenizer, own)
-        self._start, self._end = self._form.start[self.is_query], self._form.end
         length = own.query_length if self.is_query else own.document_length
         length = self.limit if length is None else min(self.limit, length)
         self._filled_length = length

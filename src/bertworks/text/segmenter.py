@@ -103,8 +103,10 @@ class Segmenter:
             for number, text in enumerate(texts)
         ]
         parts: list[list[Ints]] = [[] for _ in texts_to_split]
-        for part, found in self._encode_portions(texts_to_split, self._library().encode_batch_fast):
-            parts[part.row].append(self._ids(found))
+        for part, encoding in self._encode_portions(
+            texts_to_split, self._library().encode_batch_fast
+        ):
+            parts[part.row].append(self._ids(encoding))
         ids = [part[0] if len(part) == 1 else np.concatenate(part) for part in parts]
         unknown = self.definition.unknown_id
         return ids if unknown is None else [row[row != unknown] for row in ids]
@@ -167,16 +169,16 @@ def portions(
             continue
         start, is_over = 0, False
         while not is_over:
-            found = breaks.search(row, start + LONGEST)
-            end = found.start() if found else len(row)
+            match = breaks.search(row, start + LONGEST)
+            end = match.start() if match else len(row)
             part = row[start:end]
             word = _LONG_WORD.search(part) if len(part) > LONGEST else None
             if word is None or len(word[0]) <= longest_word:
                 yield Portion(number, start, part)
             else:
                 gap = word.start() + longest_word + 1
-                kept = part[:gap] + part[word.end() :]
-                yield Portion(number, start, kept, gap, word.end() - gap)
+                rest = part[:gap] + part[word.end() :]
+                yield Portion(number, start, rest, gap, word.end() - gap)
             start, is_over = end, end == len(row)
 
 
