@@ -54,6 +54,12 @@ LIGHT_CORE = (
     ),
 )
 NEED_PYTORCH = {"bertworks.serving.generation_runner"}
+UNUSED_BY_EMBED = (
+    *(*HEAVY, "pyarrow", "yaml", "html", "rich", "http.client", "huggingface_hub", "ssl"),
+    *("bertworks.model", "bertworks.serving", "bertworks.tasks.classification"),
+    *(f"bertworks.text.{name}" for name in ("bpe_files", "esm_files", "fast_bpe", "tweets")),
+    *("bertworks.text.sentencepiece_files", "bertworks.text.word_splitters"),
+)
 
 
 def _run(code: str) -> str:
@@ -136,6 +142,22 @@ except SystemExit as exit:
 print(sorted(name for name in cli.MODULES if f"bertworks.cli.{name}" in sys.modules))
 """
     assert _run(code).endswith("['corpus']")
+
+
+@pytest.mark.long
+def test_embedding_a_text_imports_only_what_it_needs(tmp_path: Path) -> None:
+    """Half of the time from the shell to a vector is imports."""
+    code = f"""
+import sys
+from bertworks import cli
+sys.argv = ["bertworks", "embed", "mini-sentences", "a text", "--out", {str(tmp_path / "v.npy")!r}]
+try:
+    cli.main()
+except SystemExit as exit:
+    assert exit.code == 0
+print([name for name in {UNUSED_BY_EMBED!r} if name in sys.modules])
+"""
+    assert _run(code).endswith("[]")
 
 
 @pytest.mark.long

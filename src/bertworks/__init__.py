@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from .errors import has_pytorch, missing_package_error, suggest_name
+from .utils.lazy_module import imports_without_collection
 from .utils.threads import limit_spinning, limit_spinning_of_numpy
 
 if TYPE_CHECKING:  # for editors and type checkers
@@ -120,7 +121,9 @@ def __getattr__(name: str) -> Any:
         advice = "" if hint is None else f". {hint}"
         raise AttributeError(f"module 'bertworks' has no attribute {name!r}{advice}")
     try:
-        return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+        with imports_without_collection():
+            module = importlib.import_module(f"{__name__}.{home}")
+        return getattr(module, name)
     except ModuleNotFoundError as error:
         missing = missing_package_error(error, f"bertworks.{name}")
         if missing is None:

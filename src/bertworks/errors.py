@@ -7,7 +7,6 @@ ordinary exceptions, and keep their traceback.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import reprlib
@@ -134,6 +133,8 @@ def shorten_list(names: Sequence[str], format_name: Callable[[str], str] = trunc
 
 def closest_name(name: str, valid: Iterable[str]) -> str | None:
     """Return the valid name most similar to `name`; None if none is similar."""
+    import difflib  # for errors alone
+
     candidates = [other for other in valid if len(other) <= 2 * _MAX_REPR_LENGTH]
     close = difflib.get_close_matches(name[: 2 * _MAX_REPR_LENGTH], candidates, n=1, cutoff=0.5)
     return close[0] if close else None

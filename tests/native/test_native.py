@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -621,6 +622,24 @@ def fresh_library(monkeypatch):
 
 
 @pytest.mark.usefixtures("fresh_library")
+def test_memory_of_weights_is_freed_with_the_last_array():
+    blocks = library.Blocks()
+    first, second = blocks.empty(5, np.float32), blocks.empty(library._BLOCK - 64, np.int8)
+    third = blocks.empty(65, np.int8)
+    for array in (first, second, third):
+        assert array.ctypes.data % 64 == 0
+        array[:] = len(array)
+    assert first.base is second.base and third.base is not first.base
+    assert (first == 5).all() and len(first) == 5 and third.dtype == np.int8
+    block = weakref.ref(first.base)
+    del first, array
+    assert block() is not None
+    del second
+    assert block() is None
+    large = blocks.empty(library._BLOCK + 1, np.int8)
+    assert len(large) == library._BLOCK + 1
+
+
 def test_layers_are_pytorchs_without_the_library(tmp_path, monkeypatch):
     monkeypatch.setattr(library, "LIBRARY", tmp_path / "native.so")
     assert not has_kernels("bf16")

@@ -65,6 +65,15 @@ def test_a_line_now_and_then_where_there_is_no_terminal() -> None:
     assert sum("length" in line for line in lines) == 2
 
 
+def test_short_work_without_a_terminal_needs_no_console(clock: Clock) -> None:
+    progress = Progress(io.StringIO(), every=10)
+    update = progress.counter("embedding")
+    for done in range(3):
+        clock.now += 1
+        update(done, 2)
+    assert "_console" not in vars(progress)
+
+
 def test_counted_work_is_shown_with_its_rate_and_time(clock: Clock) -> None:
     stream = io.StringIO()
     update = Progress(stream, every=10).counter("teacher")

@@ -13,7 +13,9 @@ import ctypes
 import os
 import sys
 import warnings
+import weakref
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from ctypes import (
     POINTER,
@@ -29,6 +31,7 @@ from ctypes import (
 )
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -42,6 +45,7 @@ PANEL = 32  # outputs computed together
 NORMS_OF_LAYER = 6  # weights and biases of three norms
 
 _LINE = 64  # bytes of a cache line
+_BLOCK = 16 * 2**20  # bytes of a block of arrays
 _BITS = {"bf16": 1, "int8": 2, "fp32": 4, "training": 8}  # of `bertworks_kernels`
 _VARIABLE = "BERTWORKS_NATIVE"
 
@@ -365,3 +369,27 @@ def empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     memory = np.empty(count + _LINE, np.uint8)
     start = -memory.ctypes.data % _LINE
     return memory[start : start + count].view(dtype).reshape(shape)
+
+
+class Blocks:
+    """Memory for arrays that are kept: parts of blocks; a block is freed with its last array.
+
+    NumPy asks the system to map blocks in huge pages. To map the weights of a network page by page
+    takes as long as to pack them.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._end = Lock(), 0
+        self._block: Callable[[], NDArray[np.uint8] | None] = lambda: None
+
+    def empty(self, size: int, dtype: DTypeLike) -> NDArray[Any]:
+        """Return a new vector that begins where a cache line does."""
+        count = np.dtype(dtype).itemsize * size
+        with self._lock:
+            block = self._block()
+            if block is None or self._end + count > len(block):
+                block = np.empty(max(count, _BLOCK) + _LINE, np.uint8)
+                self._block, self._end = weakref.ref(block), -block.ctypes.data % _LINE
+            start = self._end
+            self._end = start + -(-count // _LINE) * _LINE
+        return block[start : start + count].view(dtype)

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .library import PANEL, Map, empty, library, num_threads
+from .library import PANEL, Blocks, Map, library, num_threads
 from .quantization import quantize_rows, to_floats
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int8
+
+_BLOCKS = Blocks()  # of packed weights
 
 Parts: TypeAlias = tuple[int, int]
 """Of how many equal parts the outputs and the inputs of a map are, such as those of heads."""
@@ -145,7 +147,7 @@ def _pack(rows: NDArray[Any], group: int) -> NDArray[Any]:
     rows = np.ascontiguousarray(rows)
     rounds = rows.dtype == np.float32 and group == 2
     packed_type = np.dtype(np.uint16) if rounds else rows.dtype
-    packed = empty((-(-outputs // PANEL) * PANEL * inputs,), packed_type)
+    packed = _BLOCKS.empty(-(-outputs // PANEL) * PANEL * inputs, packed_type)
     library().bertworks_pack(
         *(rows.ctypes.data, outputs, inputs // group, rows.strides[0], rounds),
         packed.ctypes.data,

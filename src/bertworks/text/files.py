@@ -1,6 +1,6 @@
 """Read and write a tokenizer's files: `tokenizer.json`, `tokenizer_config.json`, vocabularies.
 
-The readers of rare files are imported when such a file is read.
+Classes and readers of rare files are imported when such a file is read or written.
 """
 
 from __future__ import annotations
@@ -14,10 +14,7 @@ from ..errors import DataError
 from ..utils.atomic_writes import write_file
 from ..utils.json_files import read_json, write_json
 from .added_pieces import extend_vocabulary, read_added
-from .bpe_files import read_bpe
 from .definition import Definition, WordPieceDefinition
-from .esm_files import read_esm
-from .fast_bpe import FastBpeDefinition, read_fast_bpe
 from .file_names import (
     BPE_VOCAB,
     CONFIG,
@@ -39,7 +36,6 @@ from .tokenizer_classes import (
 )
 from .tree import TreeDefinition
 from .tree_files import algorithms_of, is_berts, read_tree
-from .word_splitters import SplitWordsDefinition, SplitWordsTree
 from .wordpiece_files import class_name, read_wordpiece, tokenizer_json, vocabulary_text
 
 
@@ -73,6 +69,8 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
             added_tokens = [token.model_copy(update={"lstrip": True}) for token in added_tokens]
             return extend_vocabulary(definition, added_tokens, source)
         if file.name in (MERGES, BPE_VOCAB):
+            from .bpe_files import read_bpe
+
             _keep_case(lowercase, file)
             definition = read_bpe(file.with_name(BPE_VOCAB), file.with_name(MERGES), config, opener)
             return extend_vocabulary(definition, *read_added(path, config))
@@ -99,7 +97,11 @@ def _read_without_json(
         return read_split_words(file.parent, config, lowercase, opener)
     _keep_case(lowercase, file)
     if opener.algorithm == "fastBPE":
+        from .fast_bpe import read_fast_bpe
+
         return read_fast_bpe(file, config, opener)
+    from .esm_files import read_esm
+
     return extend_vocabulary(read_esm(file, config, opener), *read_added(file.parent, config))
 
 
@@ -114,6 +116,9 @@ def write_definition(
     definition: Definition, directory: Path, *, model_max_length: int | None = None
 ) -> None:
     """Write a tokenizer's files to a directory; see `Tokenizer.save`."""
+    from .fast_bpe import FastBpeDefinition
+    from .word_splitters import SplitWordsDefinition, SplitWordsTree
+
     contents: Mapping[str, str | bytes]
     tree: Mapping[str, Any] | None
     if isinstance(definition, SplitWordsDefinition):

@@ -20,7 +20,6 @@ from .definition import Definition, WordPieceDefinition
 from .encoding import Ints, Segment, concatenate_segments, move_offsets, trim_offsets
 from .normalization import Origin
 from .tree import TreeDefinition
-from .word_splitters import SplitWordsDefinition, SplitWordsTree
 
 LONGEST = 1 << 16
 """After this many characters, a text is split at the next possible place."""
@@ -135,6 +134,8 @@ class Segmenter:
             try:
                 encodings = encode(texts, add_special_tokens=False)
             except Exception as error:
+                from .word_splitters import SplitWordsDefinition, SplitWordsTree
+
                 if not isinstance(definition, SplitWordsDefinition | SplitWordsTree):
                     raise
                 # The library turns an error of a word splitter into a bare Exception.

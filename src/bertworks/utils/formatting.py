@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import textwrap
 from collections.abc import Mapping, Sequence
 
@@ -35,6 +34,8 @@ def format_count(number: int, noun: str) -> str:
 
 def html_facts(title: str, facts: Mapping[str, object], notes: Sequence[str] = ()) -> str:
     """Names and values as HTML, for notebooks; numbers have four digits."""
+    import html
+
     rows = "".join(
         f"<tr><th style='text-align:left'>{html.escape(name)}</th><td style='text-align:left'>"
         f"{html.escape(f'{value:.4g}' if isinstance(value, float) else str(value))}</td></tr>"

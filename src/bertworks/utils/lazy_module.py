@@ -36,16 +36,23 @@ class LazyModule:
 
 
 @contextmanager
-def permanent_imports() -> Iterator[None]:
-    """In the block, import modules without garbage collection, which later skips them for good.
-
-    Imported objects stay: to look through them would take a third of a short command.
-    """
+def imports_without_collection() -> Iterator[None]:
+    """In the block, import modules without garbage collection: imported objects stay."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
-        gc.freeze()
     finally:
         if was_enabled:
             gc.enable()
+
+
+@contextmanager
+def permanent_imports() -> Iterator[None]:
+    """Import modules without garbage collection, which later skips them for good.
+
+    To look through them would take a third of a short command.
+    """
+    with imports_without_collection():
+        yield
+        gc.freeze()

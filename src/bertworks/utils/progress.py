@@ -7,6 +7,7 @@ rich is imported only when something is shown.
 from __future__ import annotations
 
 import importlib
+import os
 import random
 import sys
 import time
@@ -30,6 +31,8 @@ _LIVE_INTERVAL = 0.2  # seconds between two states of a live line
 _MIN_UPDATES = 3
 _MIN_SECONDS = 5.0
 _HALF_LIFE = 30.0  # seconds after which progress counts half
+_FORCING = ("FORCE_COLOR", "TTY_COMPATIBLE")
+"""Variables by which rich takes a file for a terminal."""
 
 
 class Progress:
@@ -57,7 +60,9 @@ class Progress:
 
     @cached_property
     def _is_live(self) -> bool:
-        return self._console.is_terminal or self._in_notebook
+        # Whether a file is a terminal is known without rich, unless a variable says otherwise.
+        may_be_terminal = self._stream.isatty() or not os.environ.keys().isdisjoint(_FORCING)
+        return self._in_notebook or (may_be_terminal and self._console.is_terminal)
 
     def __enter__(self) -> Self:
         return self
