@@ -14,6 +14,7 @@ serves all processors of a kind. On macOS the library has been compiled, but has
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import shlex
@@ -65,6 +66,22 @@ def target_machine() -> str:
     return {"arm64": "aarch64", "AMD64": "x86_64"}.get(machine, machine)
 
 
+def source_checksum() -> int:
+    """The checksum of the C files, which a library states."""
+    return zlib.crc32(b"".join(file.read_bytes() for file in sorted(NATIVE.glob("*.[ch]"))))
+
+
+def is_current() -> bool:
+    """Whether the library runs here, and was compiled from these C files by this script."""
+    try:
+        is_newer = LIBRARY.stat().st_mtime > Path(__file__).stat().st_mtime
+        checksum = ctypes.CDLL(str(LIBRARY)).bertworks_source
+    except OSError:  # it is missing, or for another machine
+        return False
+    checksum.restype = ctypes.c_uint32
+    return is_newer and checksum() == source_checksum()
+
+
 def compile_native() -> str | None:
     """Compile the library in its place; returns why it was not compiled, if so."""
     LIBRARY.unlink(missing_ok=True)
@@ -100,10 +117,8 @@ def link(
         linker: the linker's command; if omitted, the compiler's.
     """
     isas = ISAS[machine]
-    files = sorted(NATIVE.glob("*.[ch]"))
-    checksum = zlib.crc32(b"".join(file.read_bytes() for file in files))
     names = " ".join(f"DO({isa})" for isa in isas)
-    common = [f"-DSOURCE={checksum}u", f"-DISAS={names}", f"-I{NATIVE}"]
+    common = [f"-DSOURCE={source_checksum()}u", f"-DISAS={names}", f"-I{NATIVE}"]
     parts = [(NATIVE / f"{name}.c", common) for name in COMMON]
     parts += [(source, common) for source in sources]
     for isa, isa_flags in isas.items():
@@ -141,7 +156,10 @@ else:
     class NativeCode(BuildHookInterface[Any]):
         """Adds the library to a wheel, whose name then says for which machines it is."""
 
-        def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
+        def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+            is_chosen = "CC" in os.environ or "BERTWORKS_MACHINE" in os.environ
+            if version == "editable" and is_current() and not is_chosen:
+                return  # one checkout serves several environments
             reason = compile_native()
             if reason is not None:
                 self.app.display_warning(f"built without native code: {reason}")

@@ -702,6 +702,24 @@ def test_building_without_a_compiler_says_so(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.skipif(not library.LIBRARY.exists(), reason="no native code")
+def test_a_library_is_current_until_its_sources_or_the_script_change(tmp_path, monkeypatch):
+    copy = tmp_path / "native.so"
+    monkeypatch.setattr(build_native, "LIBRARY", copy)
+    assert not build_native.is_current()
+    shutil.copy(library.LIBRARY, copy)
+    assert build_native.is_current()
+    os.utime(copy, (0, 0))  # older than the script
+    assert not build_native.is_current()
+    os.utime(copy)
+    monkeypatch.setattr(build_native, "source_checksum", lambda: 0)
+    assert not build_native.is_current()
+    other = tmp_path / "other.so"  # the loader remembers libraries by path
+    other.write_bytes(b"of another machine")
+    monkeypatch.setattr(build_native, "LIBRARY", other)
+    assert not build_native.is_current()
+
+
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 def test_a_build_adds_the_library_to_a_wheel(tmp_path, monkeypatch):
     pytest.importorskip("hatchling", reason="hatchling is there while a wheel is built")
