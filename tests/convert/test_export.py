@@ -115,7 +115,7 @@ def test_onnx_runtime_adds_terms_of_distances(tmp_path, kind: str) -> None:
     import onnxruntime
 
     values = {"family": "bertworks", "vocab_size": len(PIECES), "initializer_range": 0.3}
-    config = geometry("bert").with_values(**values, score_bias={"kind": kind}, num_hidden_layers=2)
+    config = geometry("bert").with_values(**values, score_bias={"kind": kind}, num_hidden_layers=1)
     model = encoder(config, pooling="mean")
     write_onnx(model, tmp_path / "onnx")
     session = onnxruntime.InferenceSession(str(tmp_path / "onnx" / "model.onnx"))
