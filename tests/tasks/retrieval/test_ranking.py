@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -95,7 +97,8 @@ def test_few_passages_are_noted() -> None:
     assert evaluator.notes() == ["recall@10 is uninformative: there are only 9 passages"]
 
 
-def test_a_query_does_not_find_itself() -> None:
+@pytest.mark.parametrize("settings", [{}, {"query_prompt": "e "}, {"passage_prompt": "f e "}])
+def test_a_query_does_not_find_itself(settings: dict[str, Any]) -> None:
     """Paraphrases both ways: each text is a query and another's passage."""
     random = np.random.default_rng(2)
     pairs = [("a", "b"), ("b", "a"), *((f"c {x}", f"d {x}") for x in "efghijklmnop")]
@@ -105,7 +108,7 @@ def test_a_query_does_not_find_itself() -> None:
         own = random.standard_normal(16)
         for text in (row["query"], row["positive"]):
             vector.setdefault(text, own + 0.01 * random.standard_normal(16))
-    task = task_of()
+    task = task_of(**settings)
     evaluator = task.evaluator()
     outputs = {
         name: torch.from_numpy(np.stack([vector[row[key]] for row in rows]))

@@ -28,10 +28,14 @@ class RankingEvaluator(Evaluator):
     - `mrr@10`: the mean of 1 / rank of the first relevant passage, 0 for ranks above 10;
     - `recall@10`: the mean share of a query's relevant passages among the nearest 10.
 
-    A passage that equals the query and is not relevant is ignored.
+    A passage that equals the query, by token ids or as it is in the table, without a prompt, and is
+    not relevant is ignored.
     """
 
-    state_fields = ("_queries", "_passages", "_relevant", "_query_rows", "_passage_excerpts")
+    state_fields = (
+        *("_queries", "_passages", "_relevant", "_query_rows", "_passage_excerpts"),
+        *("_query_texts", "_passage_texts"),
+    )
     metrics: ClassVar[tuple[str, ...]] = ("accuracy@1", f"mrr@{DEPTH}", f"recall@{DEPTH}")
 
     def __init__(self) -> None:
@@ -42,6 +46,9 @@ class RankingEvaluator(Evaluator):
         # For each query its first row and an excerpt of its text; for each passage an excerpt.
         self._query_rows: dict[bytes, tuple[Location, str]] = {}
         self._passage_excerpts: dict[bytes, str] = {}
+        # The token ids of each text, which has a prompt or a form of its own as query and passage.
+        self._query_texts: dict[str, bytes] = {}
+        self._passage_texts: dict[str, bytes] = {}
 
     def add(self, outputs: Outputs, batch: Batch) -> None:
         queries, passages = (
@@ -54,16 +61,20 @@ class RankingEvaluator(Evaluator):
             )
             query_text, *passage_texts = example.texts
             self._queries.setdefault(query_key, query)
+            self._query_texts[query_text] = query_key
             location = Location(example.index, example.where)
             self._query_rows.setdefault(query_key, (location, excerpt(query_text)[0]))
             self._relevant[query_key].add(passage_keys[0])
             vectors = [passage, *islice(others, len(passage_keys) - 1)]
             for key, vector, passage_text in zip(passage_keys, vectors, passage_texts, strict=True):
                 self._passages.setdefault(key, vector)
+                self._passage_texts[passage_text] = key
                 self._passage_excerpts.setdefault(key, excerpt(passage_text)[0])
 
     def merge(self, state: Mapping[str, Any]) -> None:
-        for name in ("_queries", "_passages", "_query_rows", "_passage_excerpts"):
+        for name in self.state_fields:
+            if name == "_relevant":
+                continue
             own = getattr(self, name)
             for text, value in state[name].items():
                 own.setdefault(text, value)
@@ -79,13 +90,17 @@ class RankingEvaluator(Evaluator):
     def _nearest(self) -> list[list[bytes]]:
         """The nearest passages of each query, without passages that are ignored."""
         assert self._queries, "nothing was evaluated"
-        _, nearest_numbers = top_k(*self._vectors, DEPTH + 1, compare=_similarities)
+        equal = {query: {query} for query in self._queries}  # passages that equal a query
+        for text in self._query_texts.keys() & self._passage_texts:
+            equal[self._query_texts[text]].add(self._passage_texts[text])
+        depth = DEPTH + max(map(len, equal.values()))
+        _, nearest_numbers = top_k(*self._vectors, depth, compare=_similarities)
         passages = list(self._passages)
         rankings = []
         for query, numbers in zip(self._queries, nearest_numbers.tolist(), strict=True):
-            itself = {query} - self._relevant[query]
+            ignored = equal[query] - self._relevant[query]
             nearest = [passages[number] for number in numbers]
-            rankings.append([passage for passage in nearest if passage not in itself][:DEPTH])
+            rankings.append([passage for passage in nearest if passage not in ignored][:DEPTH])
         return rankings
 
     def result(self) -> dict[str, float]:
