@@ -10,7 +10,12 @@ import pytest
 
 from bertworks.data.rows import WholeLabel
 from bertworks.data.tables import read_rows
+from bertworks.errors import BertworksWarning, DataError
 from bertworks.tasks.labels import read_label_names
+from bertworks.tasks.tagging.columns import read_tagged_words
+from bertworks.tasks.tagging.settings import TaggingSettings
+from bertworks.tasks.tagging.task import TaggingTask
+from bertworks.text.tokenizer import Tokenizer
 
 
 def region(name: str, kind: str, **value: Any) -> dict[str, Any]:
@@ -37,7 +42,6 @@ SPAN = {"start": 0, "end": 5, "text": "Obama", "labels": ["PER"]}
             ],
             [{"topic": "a"}, {"topic": "b"}],
         ),
-        ([annotation(was_cancelled=True)], []),
         ([], [{}]),
         ([annotation()], [{}]),
         (
@@ -75,3 +79,52 @@ def test_labels_are_those_of_every_export(tmp_path: Path) -> None:
     (row,) = read_rows(str(tmp_path / "export.jsonl"))
     assert isinstance(row.values["topic"], WholeLabel)
     assert read_label_names(row.values, "topic", None, ",") == ["a, b"]
+
+
+@pytest.mark.parametrize("name", ["export.json", "export.jsonl", None])
+def test_tasks_with_cancelled_annotations_only_are_counted(tmp_path: Path, name: str) -> None:
+    topic = region("topic", "choices", choices=["sport"])
+    lists = [
+        [annotation(was_cancelled=True)],
+        [annotation(topic)],
+        [annotation(was_cancelled=1)] * 2,
+    ]
+    tasks = [{"data": {"text": "Obama spoke."}, "annotations": one} for one in lists]
+    table: Any = tasks
+    if name is not None:
+        table = str(tmp_path / name)
+        lines = "\n".join(map(json.dumps, tasks))
+        (tmp_path / name).write_text(lines if name.endswith("l") else json.dumps(tasks))
+    with pytest.warns(BertworksWarning, match=r"left out 2 × task with cancelled .*( row |:)1$"):
+        rows = read_rows(table)
+    for _ in range(2):  # which warn no more
+        assert [row.values for row in rows] == [{"text": "Obama spoke.", "topic": "sport"}]
+
+
+def test_annotator_who_marked_nothing_gave_no_labels() -> None:
+    """A text without entities, or without labels; a task that nobody has annotated has neither."""
+    data = {"text": "No one."}
+    whole = {"data": data, "annotations": [annotation(region("stars", "rating", rating=4))]}
+    bare: dict[str, Any] = {"data": data, "annotations": []}
+    (row, unread) = read_rows([whole, bare])
+    for values in (row.values, {**data, "annotation_id": 7, "annotator": 1}):  # JSON-MIN
+        assert read_tagged_words(values, "text", "label", "row 1").tags == ["O", "O", "O"]
+        assert read_label_names(values, "topic", None, ",") == []
+    with pytest.raises(DataError, match="not a list"):
+        read_tagged_words(unread.values, "text", "label", "row 2")
+    with pytest.raises(DataError, match="no column 'topic'"):
+        read_label_names(unread.values, "topic", None, ",")
+
+
+def test_tagger_learns_from_texts_without_entities() -> None:
+    marked = [annotation(region("label", "labels", **SPAN))]
+    tasks = [
+        {"data": {"text": "Obama spoke."}, "annotations": one} for one in ([annotation()], marked)
+    ]
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "obama", "spoke", "."]
+    tokenizer = Tokenizer.from_vocabulary(pieces)
+    rows = read_rows(tasks)
+    task = TaggingTask.from_table(tokenizer, rows, TaggingSettings())
+    examples = task.examples([row.values for row in rows], 0)
+    assert [[*map(str, task.settings.labels)]] == [["O", "B-PER", "I-PER"]]
+    assert [example.target.tolist() for example in examples] == [[0, 0, 0], [1, 0, 0]]

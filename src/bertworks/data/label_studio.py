@@ -5,7 +5,8 @@
     -> {"text": "…", "topic": "sport"}
 
 A task has a row for each annotator: its data, and a column for each control of the labelling page
-(`from_name`). Cancelled annotations are left out. A task without any is a row of its data alone.
+(`from_name`) that something was marked with. Cancelled annotations are left out. A task without any
+annotation is a row of its data alone.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .rows import WholeLabel
+from .rows import AnnotatedRow, WholeLabel
 
 _SPANS = ("labels", "hypertextlabels", "paragraphlabels")
 _KEYS = {"textarea": "text", "pairwise": "selected"}
@@ -31,7 +32,7 @@ def rows_of_task(task: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield dict(task["data"])
     for annotation in task["annotations"]:
         if isinstance(annotation, Mapping) and not annotation.get("was_cancelled"):
-            yield {**task["data"], **_columns(annotation.get("result"))}
+            yield AnnotatedRow({**task["data"], **_columns(annotation.get("result"))})
 
 
 def _columns(results: Any) -> dict[str, Any]:

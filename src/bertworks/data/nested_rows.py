@@ -16,15 +16,17 @@ from typing import Any
 from ..errors import DataError
 from .label_studio import holds_annotations, rows_of_task
 from .questions import holds_questions, questions_of
+from .reading import ReadCounts
 from .rows import LocatedRow
 
 _OF_QUESTIONS = {"questions": "question", "options": "options", "answers": "answer"}
 """RACE's lists with an item for each question, and the columns of its rows."""
+_CANCELLED = "task with cancelled annotations only"
 _POSITIVES = ("pos", "positive", "positives")
 
 
 def rows_in_record(
-    values: dict[str, Any], name: str, number: int, where: str
+    values: dict[str, Any], name: str, number: int, where: str, counts: ReadCounts
 ) -> Iterator[LocatedRow]:
     """Yield the rows of a record: itself, or those that it stands for.
 
@@ -33,6 +35,7 @@ def rows_in_record(
         name: of the file, for messages.
         number: of the record, from 1.
         where: the record's place.
+        counts: counts tasks that have no row.
 
     Raises:
         DataError: a part of nested questions is missing or of another type; or lists of questions
@@ -42,7 +45,11 @@ def rows_in_record(
         yield from questions_of(values, name, number)
         return
     if holds_annotations(values):
-        yield from (LocatedRow(where, row) for row in rows_of_task(values))
+        rows = [LocatedRow(where, row) for row in rows_of_task(values)]
+        if not rows:
+            counts.num_skipped_by_kind[_CANCELLED] += 1
+            counts.first_skipped.setdefault(_CANCELLED, where)
+        yield from rows
         return
     if holds_choices(values):
         yield from _rows_of_choices(values, where)

@@ -157,7 +157,7 @@ def read_json_document(lines: Lines, name: str, reading: Reading) -> Iterator[Lo
             continue
         where = f"{name}, row {number}"
         if isinstance(row, dict):
-            yield from rows_in_record(row, name, number, where)
+            yield from rows_in_record(row, name, number, where, reading.counts)
         else:
             reading.bad("bad JSON", f"a JSON {type(row).__name__}, not an object", where=where)
 
@@ -198,7 +198,7 @@ def read_json_lines(lines: Lines, name: str, reading: Reading) -> Iterator[Locat
         except DataError as error:
             reading.skip("bad JSON", error)
             continue
-        yield from rows_in_record(value, name, number, where)
+        yield from rows_in_record(value, name, number, where, reading.counts)
 
 
 def _json_object(line: str, where: str) -> dict[str, Any]:

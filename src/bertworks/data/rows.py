@@ -148,6 +148,16 @@ def value_of(row: Row, column: str, where: str | None) -> Any:
     return row[column]
 
 
+class AnnotatedRow(dict[str, Any]):
+    """What an annotator marked; a control without a column is one that nothing was marked with."""
+
+
+def is_unmarked(row: Row, column: str) -> bool:
+    """Whether a row's annotator, in an export of Label Studio, marked nothing for a column."""
+    is_annotated = isinstance(row, AnnotatedRow) or "annotation_id" in row  # in JSON-MIN
+    return is_annotated and column not in row
+
+
 def is_missing(value: Any) -> bool:
     """Whether a cell is empty: blank, null, or not a number, as pandas reads an empty cell."""
     if isinstance(value, str):

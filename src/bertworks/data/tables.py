@@ -10,6 +10,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -24,7 +25,7 @@ from .headers import names_word_columns
 from .lines import Lines, decode_lines, read_lines
 from .nested_rows import rows_in_record
 from .parquet import open_parquet_table
-from .reading import Reading, TableOptions
+from .reading import ReadCounts, Reading, TableOptions
 from .record_formats import conll_fields
 from .rows import (
     NAME,
@@ -138,16 +139,17 @@ def _open_lines(
     else:
         _check_no_header(name, header, format)
 
-    def rows() -> Iterator[LocatedRow]:
-        lines = islice(read(reading), num_headers, None)
+    def rows(counts: ReadCounts) -> Iterator[LocatedRow]:
+        own_reading = replace(reading, counts=counts)
+        lines = islice(read(own_reading), num_headers, None)
         if readers.records is not None:
-            yield from readers.records(lines, name, reading)
+            yield from readers.records(lines, name, own_reading)
         else:
             assert readers.documents is not None, f"the format {format!r} has no reader of lines"
-            for document in readers.documents(lines, name, reading):
+            for document in readers.documents(lines, name, own_reading):
                 yield LocatedRow(document.where, {"text": document.text})
 
-    return _of_rows(name, rows, "the file is empty")
+    return _of_rows(name, _reported(name, rows), "the file is empty")
 
 
 def _check_no_header(name: str, header: bool | None, format: DataFormat) -> None:
@@ -170,6 +172,26 @@ def _has_word_header(name: str, lines: Lines) -> bool:
     fix = "If they are a word and its tags, give --no-header (header=false)"
     warnings.warn(f"{what}. {fix}", BertworksWarning, stacklevel=4)
     return True
+
+
+def _reported(
+    name: str, read: Callable[[ReadCounts], Iterator[LocatedRow]]
+) -> Callable[[], Iterator[LocatedRow]]:
+    """Return a function that reads rows; its first whole pass warns of records that have none."""
+    is_reported = False
+
+    def rows() -> Iterator[LocatedRow]:
+        nonlocal is_reported
+        counts = ReadCounts()
+        yield from read(counts)
+        if is_reported:
+            return
+        is_reported = True
+        for kind, count in counts.num_skipped_by_kind.items():
+            what = f"{name}: left out {count:,} × {kind}; the first: {counts.first_skipped[kind]}"
+            warnings.warn(what, BertworksWarning, stacklevel=3)
+
+    return rows
 
 
 def _of_rows(
@@ -204,13 +226,13 @@ def rows_in_memory(
     names = class_names or names_of_features(features)
     passes = BufferedIterator(table, name) if isinstance(table, Iterator) else table
 
-    def rows() -> Iterator[LocatedRow]:
+    def rows(counts: ReadCounts) -> Iterator[LocatedRow]:
         for number, row in enumerate(passes, 1):
             where = f"{name}, row {number}" if place is None else place(number - 1)
             values = name_classes(row_of(row, where), names, where)
-            yield from rows_in_record(values, name, number, where)
+            yield from rows_in_record(values, name, number, where, counts)
 
-    table_rows = _of_rows(name, rows, "there are no rows", features)
+    table_rows = _of_rows(name, _reported(name, rows), "there are no rows", features)
     if isinstance(passes, BufferedIterator):
         passes.close()
     return table_rows

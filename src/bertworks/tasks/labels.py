@@ -19,6 +19,7 @@ from ..data.rows import (
     WholeLabel,
     has_lone_surrogate,
     is_missing,
+    is_unmarked,
     parse_json_cell,
     value_of,
 )
@@ -268,7 +269,7 @@ def read_label_names(row: Row, column: str, where: str | None, separator: str) -
     Raises:
         DataError: the column is missing, or holds another type of value.
     """
-    value = value_of(row, column, where)
+    value = [] if is_unmarked(row, column) else value_of(row, column, where)
     if isinstance(value, WholeLabel):
         return [str(value)] if value else []
     value = parse_json_cell(parse_json_cell(value, dict), list, object)

@@ -136,7 +136,7 @@ def read_tagged_words(row: Row, word_column: str, tag_column: str, where: str) -
         DataError: a column does not exist, holds something else, or they differ in length.
     """
     has_words = word_column != TEXT and _are_texts(row.get(word_column))
-    if holds_entities(row, tag_column) and (row[tag_column] or not has_words):
+    if holds_entities(row, tag_column) and (row.get(tag_column) or not has_words):
         return read_tagged_text(row, tag_column, where)
     words, tags = (read_strings(row, column, where) for column in (word_column, tag_column))
     if len(tags) != len(words):

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...data.rows import Row, parse_json_cell
+from ...data.rows import Row, is_unmarked, parse_json_cell
 from ...data.spans import parse_spans
 from ...errors import DataError, truncate_repr
 from .tags import OUTSIDE_TAG, join_tag
@@ -45,7 +45,7 @@ class TaggedWords:
 
 def holds_entities(row: Row, column: str) -> bool:
     """Whether a row is a text with the entities in a column, and not a list of words with tags."""
-    entities = parse_json_cell(row.get(column), list, object)
+    entities = _entities_of(row, column)
     return (
         isinstance(row.get(TEXT), str)
         and isinstance(entities, (list, tuple))
@@ -62,7 +62,7 @@ def read_tagged_text(row: Row, column: str, where: str) -> TaggedWords:
     """
     text: str = row[TEXT]
     types: dict[CharSpan, str] = {}
-    for entity in parse_json_cell(row[column], list, object):
+    for entity in _entities_of(row, column):
         span, kind = _read_entity(entity, where)
         if types.setdefault(span, kind) != kind:
             what = f"the entity at {list(span)} has two types, {types[span]!r} and {kind!r}"
@@ -81,6 +81,10 @@ def read_tagged_text(row: Row, column: str, where: str) -> TaggedWords:
         first, last = words[indices[0]][0], words[indices[-1]][1]
         num_widened += len(text[first:last].strip()) > len(text[start:end].strip())
     return TaggedWords([text[first:stop] for first, stop in words], tags, num_widened)
+
+
+def _entities_of(row: Row, column: str) -> Any:
+    return [] if is_unmarked(row, column) else parse_json_cell(row.get(column), list, object)
 
 
 def _read_entity(entity: Any, where: str) -> tuple[CharSpan, str]:
