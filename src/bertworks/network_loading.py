@@ -149,6 +149,12 @@ def _load(
     if not all(is_published(name) for name, _ in network.named_buffers()):
         # A task's constants are in no file.
         network = build()
+    has_parts = family is not STATIC and original_colbert is None
+    encoder = read_sentence_encoder(whole_directory, route) if has_parts else None
+    modules = None if encoder is None else _load_modules(encoder)
+    own_modules = network.vector_modules if isinstance(network, Network) else None
+    if own_modules is not None and modules is not None:  # which are in files of their own
+        tensors |= modules.state_dict(prefix=own_modules.prefixes_in(network)[0])
     report = load_weights(
         network,
         tensors,
@@ -171,8 +177,9 @@ def _load(
         model.sentence = read_static_settings(directory, whole_directory, route)
     elif original_colbert is not None:
         model.sentence, model.modules = original_colbert
-    elif (encoder := read_sentence_encoder(whole_directory, route)) is not None:
-        model.sentence, model.modules = encoder.settings, _load_modules(encoder)
+    elif encoder is not None:
+        model.sentence = encoder.settings
+        model.modules = modules if own_modules is None else own_modules
     model.sentence = with_limit(model.sentence, limit, config.max_seqlen, where=name)
     model.sentence = with_adapter_prompt(model.sentence, raw, adapter_name)
     if model.modules is not None:

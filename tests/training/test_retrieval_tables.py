@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from bertworks.analysis.retrieval.index import Index
 from bertworks.data.tables import read_rows
@@ -26,16 +26,6 @@ from bertworks.training.finetune import FinetuneResult, finetune
 
 from .letters import GEOMETRY, WORD_PIECES, Lines
 from .test_retrieval import FAST, ROWS, ROWS_WITH_SCORES, fresh
-
-
-def model_with_prefix(model: Model, prefix: str) -> Model:
-    """The same model, which begins queries with another piece."""
-    sentence = model.sentence
-    assert sentence is not None and sentence.late_interaction is not None
-    late = sentence.late_interaction.with_values(query_prefix=prefix)
-    other = copy.copy(model)
-    other.sentence = sentence.with_values(late_interaction=late)
-    return other
 
 
 @pytest.mark.long
@@ -110,15 +100,41 @@ def test_late_interaction_learns_and_is_opened_by_sentence_transformers(tmp_path
     index = Index.open(model, documents, precision="fp32")
     for row, (hit, *_) in enumerate(index.search(queries, top_k=1)):
         assert hit.score == pytest.approx(scores[row].max(), rel=1e-5)
-    with pytest.warns(BertworksWarning, match=r"query_prefix='\[unused0\]' instead of '\[MASK\]'"):
-        finetune(
-            *(model_with_prefix(model, "[MASK]"), "retrieval"),
-            **{**FAST, "train": ROWS, "out": tmp_path / "other"},
-        )
+    files = result.run.model.rglob("*.safetensors")
+    names = {path.parent.name: [*load_file(path)] for path in files}
+    assert names.pop("1_Dense") == ["linear.weight"]
+    assert not any("linear.weight" in name for own in names.values() for name in own)
+
+
+@pytest.mark.long
+def test_late_interaction_keeps_the_form_of_the_model_that_it_starts_from(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_vocabulary([*WORD_PIECES, "[unused0]", "[unused1]", "."])
+    start = Model.fresh(GEOMETRY.with_values(vocab_size=tokenizer.vocab_size), tokenizer)
+    form = {"query_length": 8, "projection_size": 16, "skipped_words": ("a",), "query_marker": "."}
+    first = finetune(
+        *(start, "retrieval"),
+        **{**FAST, "pooling": "none", "train": ROWS, "out": tmp_path / "first", **form},
+    )
+    model = load(first.run.model, device="cpu")
     more = finetune(model, "retrieval", train=ROWS, out=tmp_path / "more", **FAST)
     assert more.new_parameters == ()
-    assert isinstance(more.model.task, RetrievalTask)
-    assert more.model.task.settings.query_length == 8
+    own, theirs = (one.sentence for one in (load(more.run.model, device="cpu"), model))
+    assert own is not None and theirs is not None
+    assert own.late_interaction == theirs.late_interaction
+    assert own.late_interaction is not None
+    assert own.late_interaction.query_prefix == "."
+    with pytest.warns(BertworksWarning, match=r"query_prefix='\[unused0\]' instead of '\.'$"):
+        finetune(
+            *(model, "retrieval"),
+            **{**FAST, "train": ROWS, "out": tmp_path / "c", "pooling": "none"},
+            query_marker="[unused0]",
+        )
+    with pytest.warns(BertworksWarning, match=r"\(Dense\) are left out"):
+        pooled = finetune(
+            *(model, "retrieval"),
+            **{**FAST, "train": ROWS, "out": tmp_path / "d", "pooling": "mean"},
+        )
+    assert pooled.model.similarity_function == "cosine"
 
 
 def test_weights_of_flops_grow_with_the_square_of_the_step(

@@ -153,7 +153,7 @@ def use_of(model: SavedModel, config: Mapping[str, Any], *, has_int8: bool) -> S
         has_int8: whether the weights are saved as 8-bit numbers.
     """
     task, tokenizer = model.task, model.tokenizer
-    names = unique_tensors(model.network)
+    names = _own_tensors(model)
     architecture = (config.get("architectures") or [""])[0]
     is_encoder_alone = task is not None and model.sentence is None and task.model_class != "encoder"
     is_encoder_alone &= architecture == family_of(model.network.encoder.config).classes["encoder"]
@@ -196,7 +196,7 @@ def _files_of(model: SavedModel, dtype: torch.dtype, *, is_query: bool = False) 
     max_length, is_static = config.max_seqlen, family is STATIC
     if is_static:
         dtype, sentence = _static_dtype(dtype), sentence or SentenceSettings()
-    tensors = _tensors_of(network, family, dtype)
+    tensors = _tensors_of(model, family, dtype)
     if is_static and is_query and sentence is not None and sentence.pooling == PIECE_WEIGHTS:
         raw, tensors = piece_weight_files(tensors)
         max_length = sentence.max_seq_length or max_length
@@ -224,7 +224,7 @@ def _write(directory: Path, model: SavedModel, files: _Files | None) -> sentence
     if files is not None:
         write_json(directory / "config.json", files.config)
         if model.task is not None:
-            task_file = _task_file(model.network, model.task, model.learning_rate)
+            task_file = _task_file(model, model.task)
             write_json(directory / "bertworks.json", task_file)
         write_weights(directory / SAFETENSORS, files.tensors, format="pt")
         (directory / SAFETENSORS).chmod(0o644)  # safetensors makes it readable by its owner only
@@ -255,28 +255,35 @@ def _config_of(
     return raw
 
 
-def _task_file(network: nn.Module, task: SavedTask, learning_rate: float | None) -> dict[str, Any]:
+def _own_tensors(model: SavedModel) -> dict[str, Tensor]:
+    """A network's tensors but those of modules after pooling, which are in files of their own."""
+    prefixes = () if model.modules is None else model.modules.prefixes_in(model.network)
+    tensors = unique_tensors(model.network).items()
+    return {name: tensor for name, tensor in tensors if not name.startswith(prefixes)}
+
+
+def _task_file(model: SavedModel, task: SavedTask) -> dict[str, Any]:
     """The content of `bertworks.json`."""
     values: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "task": task.name,
         "task_settings": dict(task.settings),
     }
-    if learning_rate is not None:
-        values["learning_rate"] = learning_rate
-    unpublished = [name for name in unique_tensors(network) if not is_published(name)]
+    if model.learning_rate is not None:
+        values["learning_rate"] = model.learning_rate
+    unpublished = [name for name in _own_tensors(model) if not is_published(name)]
     if unpublished:
         values["heads"] = sorted({name.partition(".")[0] for name in unpublished})
     return values
 
 
-def _tensors_of(network: nn.Module, family: Family, dtype: torch.dtype) -> dict[str, Tensor]:
+def _tensors_of(model: SavedModel, family: Family, dtype: torch.dtype) -> dict[str, Tensor]:
     """A network's tensors under the family's names, of a dtype.
 
     Raises:
         CheckpointError: a weight is not finite.
     """
-    own = unique_tensors(network)
+    network, own = model.network, _own_tensors(model)
     tensors = key_map_of(network, family).export(own)
     if family.has("mlm_head.decoder", tensors) and family.decoder_bias is not None:
         bias, second = family.decoder_bias

@@ -77,6 +77,10 @@ class VectorModules(nn.Module):
         for _, inputs, _ in islice(widths(settings), 1):
             output_width(settings, inputs)  # an error if they do not fit together
 
+    def prefixes_in(self, network: nn.Module) -> tuple[str, ...]:
+        """The beginning of the names of their tensors in a network; empty if they are no part."""
+        return tuple(f"{name}." for name, part in network.named_modules() if part is self)
+
     def forward(self, vectors: Float[Tensor, "texts inputs"]) -> Float[Tensor, "texts outputs"]:
         for step in self.steps:
             vectors = step(vectors)

@@ -552,6 +552,9 @@ class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
     regularization_warmup: int
     query_length: int
     projection_size: int
+    query_marker: str | None
+    passage_marker: str | None
+    skipped_words: Sequence[str]
     source_column: str | None
     target_column: str | None
 

@@ -216,18 +216,21 @@ def _inherit_settings(
     kind: type[LabelledTask[Any]], model: Model, settings: FinetuneSettings, name: str
 ) -> FinetuneSettings:
     """Return the settings, with those of the given model where the user did not set them."""
+    options = kind.inherit_options(model.sentence)
     model_settings = {
-        option: value
-        for option, value in kind.inherit_options(model.sentence).items()
-        if option not in settings.model_fields_set
+        key: value for key, value in options.items() if key not in settings.model_fields_set
     }
-    pooling = model_settings.get("pooling", getattr(settings, "pooling", None))
+    inherited = settings.with_values(**model_settings)
+    for need in inherited.all_needs():
+        if not need.is_met(inherited):  # what is for another pooling
+            model_settings = {key: model_settings[key] for key in model_settings.keys() - need.keys}
+    pooling = getattr(inherited, "pooling", None)
     is_late = model.sentence is not None and model.sentence.late_interaction is not None
     if is_late and pooling == NO_POOLING and model.modules is not None:
         if "projection_size" not in settings.model_fields_set:
             width = model.modules.output_width(model.encoder.config.hidden_size)
             model_settings["projection_size"] = width
-    elif model_settings and model.modules is not None:
+    elif options and model.modules is not None:
         kinds = ", ".join(one.kind for one in model.modules.settings)
         warnings.warn(
             f"{name}: the vectors that are trained are those of the pooling; the modules after "

@@ -124,8 +124,8 @@ def _copy_pretrained_weights(
     _warn_of_another_form(model, task)
     own, given = network.vector_modules, model.modules
     if not count and own is not None and given is not None and own.settings == given.settings:
-        prefix = next(name for name, part in network.named_modules() if part is own)
-        theirs |= given.state_dict(prefix=f"{prefix}.")
+        (prefix,) = own.prefixes_in(network)
+        theirs |= given.state_dict(prefix=prefix)
     keys = network.load_state_dict(theirs, strict=False)
     assert not keys.unexpected_keys, keys.unexpected_keys
     return tuple(keys.missing_keys)
@@ -137,7 +137,11 @@ def _warn_of_another_form(model: Model, task: LabelledTask[Any]) -> None:
     own = None if task.sentence is None else task.sentence.late_interaction
     if own is None or theirs is None:
         return
-    names = [name for name in type(own).model_fields if getattr(own, name) != getattr(theirs, name)]
+    names = [
+        name
+        for name in type(own).model_fields
+        if name != "layout" and getattr(own, name) != getattr(theirs, name)
+    ]
     if names:
         changes = ", ".join(
             f"{name}={getattr(own, name)!r} instead of {getattr(theirs, name)!r}" for name in names

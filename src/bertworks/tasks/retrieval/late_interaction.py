@@ -17,6 +17,7 @@ from ...checkpoints.late_interaction import LateInteractionSettings
 from ...errors import DataError, SettingsError
 from ...text.encoding import TokenIds, Truncation
 from ...text.tokenizer import Tokenizer
+from .settings import RetrievalSettings
 
 _PREFIXES = (("[Q] ", "[D] "), ("[unused0]", "[unused1]"))
 """PyLate's, which it adds to vocabularies, and those of the original release."""
@@ -93,23 +94,23 @@ def _find_prefix(tokenizer: Tokenizer, prefix: str) -> list[int]:
     raise SettingsError(f"the prefix {prefix!r} of late interaction is not in the vocabulary")
 
 
-def trained_form(
-    tokenizer: Tokenizer, query_length: int, document_length: int
-) -> LateInteractionSettings:
+def trained_form(tokenizer: Tokenizer, settings: RetrievalSettings) -> LateInteractionSettings:
     """The settings of a model that is trained here.
 
-    Prefixes are the first that are in the vocabulary, or none. The tokens of a query attend to its
-    expansion, which is a part of its sequence.
+    Prefixes that are not given are the first that are in the vocabulary, or none. The tokens of a
+    query attend to its expansion, which is a part of its sequence.
     """
     ids = tokenizer.definition.ids
     query_prefix, document_prefix = next(
         (pair for pair in _PREFIXES if all({one, one.strip()} & ids.keys() for one in pair)),
         ("", ""),
     )
+    query_marker, passage_marker = settings.query_marker, settings.passage_marker
     return LateInteractionSettings(
-        query_prefix=query_prefix,
-        document_prefix=document_prefix,
-        query_length=query_length,
-        document_length=document_length,
+        query_prefix=query_prefix if query_marker is None else query_marker,
+        document_prefix=document_prefix if passage_marker is None else passage_marker,
+        query_length=settings.query_length,
+        document_length=settings.max_seq_length,
         attends_to_expansion=True,
+        skipped_words=settings.skipped_words,
     )

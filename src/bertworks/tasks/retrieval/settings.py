@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -62,7 +63,7 @@ class RetrievalSettings(TaskSettings):
             lambda own: own.is_sparse,
         ),
         Need(
-            ("query_length", "projection_size"),
+            ("query_length", "projection_size", "query_marker", "passage_marker", "skipped_words"),
             "without late interaction (pooling=none)",
             lambda own: own.is_late,
         ),
@@ -175,6 +176,16 @@ class RetrievalSettings(TaskSettings):
     )
     projection_size: int = Field(
         128, ge=1, le=100_000, description="late interaction: numbers of a token's vector"
+    )
+    query_marker: str | None = Field(
+        None,
+        description="late interaction: piece after [CLS] in queries, none if empty; if omitted, "
+        "the model's, or [Q] or [unused0], if in the vocabulary",
+    )
+    passage_marker: str | None = Field(None, description="the same in passages: [D] or [unused1]")
+    skipped_words: tuple[str, ...] = Field(
+        tuple(string.punctuation),
+        description="late interaction: pieces of passages that are not compared",
     )
 
     def prompts(self, table: int = 0) -> tuple[str, str]:

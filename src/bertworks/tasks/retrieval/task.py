@@ -77,9 +77,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         self.additive = not is_of_batch
         self.late_interaction: LateInteractionSettings | None = None
         if settings.is_late:
-            self.late_interaction = trained_form(
-                tokenizer, settings.query_length, settings.max_seq_length
-            )
+            self.late_interaction = trained_form(tokenizer, settings)
             self._form = TextForm(tokenizer, self.late_interaction)
         self.best_metric = "spearman" if self.settings.has_pair_scores else "mrr@10"
 
@@ -92,8 +90,13 @@ class RetrievalTask(LabelledTask[LabelledExample]):
             "max_seq_length": sentence.max_seq_length,
         }
         if (late := sentence.late_interaction) is not None:
-            length = late.document_length
-            values |= {"max_seq_length": length, "query_length": late.query_length}
+            values |= {
+                "max_seq_length": late.document_length,
+                "query_length": late.query_length,
+                "query_marker": late.query_prefix,
+                "passage_marker": late.document_prefix,
+                "skipped_words": late.skipped_words,
+            }
         return {option: value for option, value in values.items() if value is not None}
 
     @classmethod
