@@ -132,6 +132,10 @@ def test_retrieval_is_evaluated_on_a_folder(
     asked = succeeds("evaluate", "bm25", "--data", beir_folder, "--json", "metrics=mrr")
     assert json.loads(asked.stdout) == {"stage": "bm25", "rows": 1, "mrr": 1.0, "notes": []}
     fails("evaluate", "bm25", "--data", beir_folder, "--with", "bm25", says="bm25 is given twice")
+    hits = json.loads(succeeds("search", "bm25", beir_folder, "river open", "--json").stdout)[
+        "hits"
+    ]
+    assert hits[0]["where"] == f"{beir_folder}/corpus.jsonl:3"
     fails(
         "evaluate",
         "bm25",
@@ -192,6 +196,14 @@ def test_store_takes_texts_and_is_searched(world: World, tmp_path: Path) -> None
     result = succeeds(*search, "--json").stdout
     assert [hit["where"] for hit in json.loads(result)["hits"]] == ["2", "0"]
     assert succeeds(*search).stdout.split()[:3] == ["score", "id", "text"]
+    file.write_text('{"id": 0, "text": " "}\n{"id": 2, "text": "the shore"}\n{"id": 3, "text": ""}')
+    change = succeeds(*add)
+    assert json.loads(change.stdout) == {"added": 0, "replaced": 1, "deleted": 1, "texts": 1}
+    assert "texts that have become blank, and are deleted: 1, the first is '0'" in change.stderr
+    file.write_text('{"id": 0, "text": "the door"}\n{"id": "0", "text": ""}')
+    fails(*add, says="rows.jsonl:2: the id '0' occurs twice")
+    file.write_text(json.dumps({"id": 0, "text": "the door"}))
+    succeeds(*add)
     file.write_text(json.dumps({"id": " 7 ", "text": "spaces"}))
     succeeds(*add)
     ids.write_text(" 7 \n 0 \n")  # an id may have spaces, and so may a line

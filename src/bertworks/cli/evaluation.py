@@ -72,9 +72,9 @@ RankingOptions = Annotated[_Ranking, OptionGroup(_ranking)]
 
 def is_judged_folder(path: str) -> bool:
     """Whether a path is a folder for retrieval; NumPy is not imported for others."""
-    from ..data.texts_by_id import CORPUS_FILES
+    from ..data.texts_by_id import corpus_file
 
-    return any((Path(path) / name).is_file() for name in CORPUS_FILES)
+    return corpus_file(path) is not None
 
 
 @verb(

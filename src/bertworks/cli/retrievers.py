@@ -64,7 +64,7 @@ def short_places(places: list[str], file: str) -> tuple[str, list[str]]:
 
     if is_store(file):
         return "id", places
-    short = [place.removeprefix(file).lstrip(":, ") for place in places]
+    short = [place.removeprefix(file).lstrip(":, /") for place in places]
     if all(place.startswith("row ") for place in short):
         return "row", [place.removeprefix("row ") for place in short]
     return "line" if all(place.isdecimal() for place in short) else "place", short

@@ -21,6 +21,7 @@ from .retrievers import Passages, no_match, short_places
 from .texts import Column, all_texts
 
 if TYPE_CHECKING:
+    from ..analysis.retrieval.store import VectorStore
     from ..analysis.retrieval.text_index import Hit
 
 
@@ -124,7 +125,8 @@ def search(
     skipped. MODEL may also be bm25, which ranks by shared words; --with fuses rankings.
 
     Args:
-        file (FILE): Texts to search: .txt with one text per line, or a table.
+        file (FILE): Texts to search: .txt with one text per line, a table, BEIR's or MS MARCO's
+            folder, or a store.
         queries (QUERY…): Queries; - reads lines from standard input.
         index (DIR): Directory that keeps the vectors for later searches.
         top_k: Results per query.
@@ -196,14 +198,15 @@ def index(
     """Add texts to a store that search and answer read, or delete some.
 
     Each 2,048 texts are added as a whole or not at all, and the same command completes an
-    interrupted one. A text replaces the earlier one with its id.
+    interrupted one. A text replaces the earlier one with its id, and a blank one deletes it.
 
     Args:
         store (STORE): Directory of the texts and vectors, or the URL of a database, such as
             postgresql://HOST/DATABASE?table=NAME or qdrant://HOST:6333/COLLECTION; --add
             creates it.
-        add (FILE): Texts to add: .txt with one text per line, or a table.
-        ids (NAME): Column of their ids; the place of a text in its file if omitted.
+        add (FILE): Texts to add: .txt with one text per line, a table, or BEIR's or MS MARCO's
+            folder.
+        ids (NAME): Column of their ids; if omitted, _id, or the place of a text in its file.
         delete (FILE): Ids to delete, one on each line.
         quantization: Of a new store: compare 8-bit or binary codes first.
         compact: Remove what was deleted from the disk.
@@ -238,11 +241,13 @@ def index(
             unknown_ids = [name for name in names if name not in present_ids]
             counts["deleted"] = text_store.delete(names)
         if add is not None:
-            names, texts = read_rows_to_add(add, column, ids, **options)
+            rows = read_rows_to_add(add, column, ids, **options)
+            counts["deleted"] += _delete_blank(text_store, rows, display)
+            texts = {name: text for name, text in rows.items() if text}
             count = len(text_store)
             with Progress() as progress:
                 report = progress.counter("embedding", "texts")
-                counts["replaced"] = text_store.add(texts, names, progress=report)
+                counts["replaced"] = text_store.add(texts.values(), texts, progress=report)
             counts["added"] = len(text_store) - count
         if compact:
             text_store.compact()
@@ -250,8 +255,7 @@ def index(
 
     counts, unknown_ids, name = model.use(change, engine)
     if unknown_ids:
-        count, first = len(unknown_ids), truncate_repr(unknown_ids[0])
-        display.status(f"ids to delete that are not in the store: {count:,}, the first is {first}")
+        _show_ids(display, "ids to delete that are not in the store", unknown_ids)
     display.json(counts)
     display.facts({**{what: f"{count:,}" for what, count in counts.items()}, "store": name})
 
@@ -315,6 +319,18 @@ def mine(
     if result.num_short:
         facts["fewer"] = f"{result.num_short:,} pairs have fewer than were asked for"
     display.facts({**facts, "written to": out})
+
+
+def _delete_blank(store: VectorStore, rows: dict[str, str], display: Display) -> int:
+    """Delete texts that are blank now from a store; return their number."""
+    blank_ids = [*store.texts([name for name, text in rows.items() if not text])]
+    if blank_ids:
+        _show_ids(display, "texts that have become blank, and are deleted", blank_ids)
+    return store.delete(blank_ids) if blank_ids else 0
+
+
+def _show_ids(display: Display, what: str, ids: list[str]) -> None:
+    display.status(f"{what}: {len(ids):,}, the first is {truncate_repr(ids[0])}")
 
 
 def _show_hits(display: Display, hits: list[Hit], file: str, similarity: str | None) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
@@ -22,6 +23,12 @@ ID, TITLE, TEXT = "_id", "title", "text"
 
 CORPUS_FILES = ("corpus.jsonl", "collection.tsv", "collection.tsv.gz")
 """A folder with one of these is a judged corpus."""
+
+
+def corpus_file(folder: str | os.PathLike[str]) -> Path | None:
+    """Return the file of a judged corpus's texts; None if a path is no such folder."""
+    files = (Path(folder) / name for name in CORPUS_FILES)
+    return next((file for file in files if file.is_file()), None)
 
 
 def read_texts_with_ids(path: str | os.PathLike[str]) -> Rows:
@@ -46,6 +53,18 @@ def read_texts_with_ids(path: str | os.PathLike[str]) -> Rows:
             yield LocatedRow(row.where, values)
 
     return replace(rows, columns=(ID, TEXT), sample=sample_of(read), read=read)
+
+
+def with_titles(rows: Rows) -> Rows:
+    """Return a table whose texts begin with their titles; `text_with_title` raises errors."""
+
+    def read() -> Iterator[LocatedRow]:
+        for row in rows:
+            values = {name: value for name, value in row.values.items() if name != TITLE}
+            yield LocatedRow(row.where, {**values, TEXT: text_with_title(row)})
+
+    columns = tuple(name for name in rows.columns if name != TITLE)
+    return replace(rows, columns=columns, sample=sample_of(read), read=read)
 
 
 def text_with_title(row: LocatedRow) -> str:

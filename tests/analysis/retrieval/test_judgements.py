@@ -15,6 +15,8 @@ from bertworks.analysis.retrieval.judgements import (
     read_run,
     write_run,
 )
+from bertworks.analysis.retrieval.store import read_rows_to_add
+from bertworks.analysis.retrieval.text_index import open_texts
 from bertworks.analysis.scoring import score
 from bertworks.errors import DataError, SettingsError
 
@@ -49,6 +51,25 @@ def test_a_folder_is_read_with_titles_and_judged_queries(folder: Path) -> None:
     assert [text for _, text in corpus.texts] == ["A title a text", "another"]
     assert corpus.queries == {"q1": "which?"}
     assert corpus.judgements == {"q1": {"d1": 2, "d2": 0}}
+
+
+def test_corpus_has_the_same_texts_wherever_it_is_read(folder: Path, tmp_path: Path) -> None:
+    expected = [text for _, text in JudgedCorpus.read(folder).texts]
+    rows = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
+    collection = tmp_path / "other" / "collection.tsv"
+    write_lines(collection, "d1\tA title a text", "d2\tanother", "d3\t ")
+    for data in (folder, folder / "corpus.jsonl", rows, collection.parent, collection):
+        texts = open_texts(data, None)
+        assert [text for _, text in texts.without_blank()] == expected
+        assert open_texts(texts, None) is texts
+        contents = read_rows_to_add(data, None, None)
+        assert contents == {"d1": expected[0], "d2": expected[1], "d3": ""}
+    assert next(iter(open_texts(folder, "title")))[1] == "A title"
+    write_lines(folder / "plain.jsonl", {"text": "a"}, {"text": "b"})
+    places = [f"{folder}/plain.jsonl:{line}" for line in (1, 2)]
+    assert read_rows_to_add(folder / "plain.jsonl", None, None) == dict(
+        zip(places, "ab", strict=True)
+    )
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,15 @@ from ...data.lines import read_lines
 from ...data.reading import Reading
 from ...data.rows import LocatedRow, Rows, id_of, text_of
 from ...data.text_inputs import Texts
-from ...data.texts_by_id import CORPUS_FILES, ID, read_texts_with_ids, text_with_title
+from ...data.texts_by_id import (
+    CORPUS_FILES,
+    ID,
+    TEXT,
+    corpus_file,
+    read_texts_with_ids,
+    text_with_title,
+    with_titles,
+)
 from ...errors import DataError
 from ...utils.atomic_writes import write_file
 from .metrics import Judgements, Run, sort_documents
@@ -76,14 +84,14 @@ class JudgedCorpus:
                 what = f"{missing[0]!r} is relevant to {query!r}, but not in {files.corpus}"
                 raise DataError(what, where=str(files.judgements), fix="Or its text is blank.")
         queries = {
-            _id_of(row): text_of(row.values, "text", row.where)
+            _id_of(row): text_of(row.values, TEXT, row.where)
             for row in read_texts_with_ids(files.queries)
             if _id_of(row) in judgements
         }
         if without_text := [query for query in judgements if query not in queries]:
             what = f"the judged query {without_text[0]!r} is not in {files.queries}"
             raise DataError(what, where=str(files.judgements))
-        texts = Texts(_with_titles(corpus), "text", is_repeatable=True)
+        texts = Texts(with_titles(corpus), TEXT, is_repeatable=True).without_blank()
         return cls(str(folder), texts, document_ids, queries, judgements)
 
 
@@ -97,7 +105,7 @@ class _Files(NamedTuple):
 
 def _list_files(folder: Path, qrels: str | None) -> _Files:
     """Return the files of a folder, with the judgements of a name."""
-    corpus = next((file for name in CORPUS_FILES if (file := folder / name).is_file()), None)
+    corpus = corpus_file(folder)
     if corpus is None:
         raise DataError(f"has none of {', '.join(CORPUS_FILES)}", where=str(folder))
     is_beir = corpus.suffix == ".jsonl"
@@ -126,15 +134,6 @@ def _id_of(row: LocatedRow) -> str:
     if identifier is None:
         raise DataError("has no _id", where=row.where)
     return identifier
-
-
-def _with_titles(corpus: Rows) -> Rows:
-    def rows() -> Iterator[LocatedRow]:
-        for row in corpus:
-            if text := text_with_title(row):
-                yield LocatedRow(row.where, {"text": text})
-
-    return Rows(corpus.name, ("text",), None, (), rows)
 
 
 def _unique_ids(corpus: Rows) -> list[str]:

@@ -21,7 +21,6 @@ from ...data.reading import TableOptions
 from ...data.rows import Rows, chunks, text_of
 from ...data.schema import RoleColumns
 from ...data.tables import Table, read_rows
-from ...data.text_inputs import read_texts
 from ...errors import DataError
 from ...inference.prediction_files import Lines
 from ...inference.settings import EngineSettings
@@ -45,7 +44,7 @@ from ...utils.outputs import locked_output
 from .opening import open_index
 from .reranking import pair_scorer
 from .settings import Layout, MineSettings
-from .text_index import TextIndex
+from .text_index import TextIndex, open_texts
 
 if TYPE_CHECKING:
     from .opening import Retriever
@@ -200,7 +199,7 @@ def _passages_of(
     """Return the distinct passages, and those that belong to each query."""
     passages = dict.fromkeys(passage for _, passage in pairs)
     if corpus is not None:
-        texts = read_texts(corpus, **table_options)
+        texts = open_texts(corpus, None, **table_options)
         passages |= dict.fromkeys(text for _, text in texts if text.strip())
     positives: dict[str, set[str]] = {}
     for query, passage in pairs:

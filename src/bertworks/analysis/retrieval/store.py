@@ -19,7 +19,7 @@ import numpy as np
 
 from ...data.rows import id_of, text_of
 from ...data.tables import Table
-from ...data.text_inputs import read_texts
+from ...data.texts_by_id import ID
 from ...errors import DataError, SettingsError, did_you_mean, truncate_repr
 from ...inference.settings import EngineSettings
 from ...inference.similarity import is_sparse
@@ -29,7 +29,7 @@ from . import store_postgres, store_qdrant
 from .index import embed_queries, vector_settings
 from .store_backend import StoreBackend
 from .store_files import DirectoryBackend, is_store_directory
-from .text_index import Ranking, TextIndex
+from .text_index import Ranking, TextIndex, open_texts
 
 if TYPE_CHECKING:
     from .text_index import AnyModel
@@ -237,30 +237,33 @@ class VectorStore(TextIndex):
 
 def read_rows_to_add(
     data: Table, column: str | None, id_column: str | None, **options: Unpack[TableKeywords]
-) -> tuple[list[str], list[str]]:
-    """Return the ids and the texts of a table, without blank texts.
+) -> dict[str, str]:
+    """Return the texts of a table by their ids; blank ones are empty.
 
     Args:
-        column: the column of texts; detected if omitted.
-        id_column: the column of ids; the places of the texts if omitted.
+        column: the column of texts; as in `open_texts` if omitted.
+        id_column: the column of ids; if omitted, `_id`, or the places of the texts.
 
     Raises:
-        DataError: a column is missing, or an id is neither a text nor a whole number.
+        DataError: a column is missing, an id is neither a text nor a whole number, or occurs twice.
     """
-    texts = read_texts(data, column=column, **options).without_blank()
-    if id_column is None:
-        pairs = list(texts)
-        return [place for place, _ in pairs], [text for _, text in pairs]
-    id_column = texts.rows.column(id_column)
-    ids, contents = [], []
+    texts = open_texts(data, column, **options)
+    if id_column is None and ID in texts.rows.columns:
+        id_column = ID
+    elif id_column is not None:
+        id_column = texts.rows.column(id_column)
+    contents: dict[str, str] = {}
     for row in texts.rows:
-        name = id_of(row.values.get(id_column))
+        value = row.where if id_column is None else row.values.get(id_column)
+        name = id_of(value)
         if name is None:
-            what = f"{truncate_repr(row.values.get(id_column))} (column {id_column!r}) is no id"
+            what = f"{truncate_repr(value)} (column {id_column!r}) is no id"
             raise DataError(what, where=row.where, fix=_IDS)
-        ids.append(name)
-        contents.append(text_of(row.values, texts.column, row.where))
-    return ids, contents
+        if name in contents:
+            raise DataError(f"the id {truncate_repr(name)} occurs twice", where=row.where)
+        text = text_of(row.values, texts.column, row.where)
+        contents[name] = text if text.strip() else ""
+    return contents
 
 
 def _list_ids(ids: str | Iterable[object]) -> list[str]:

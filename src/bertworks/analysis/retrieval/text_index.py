@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,6 +18,15 @@ from numpy.typing import NDArray
 from ...data.rows import LocatedRow
 from ...data.tables import Table
 from ...data.text_inputs import Texts, read_texts
+from ...data.texts_by_id import (
+    CORPUS_FILES,
+    ID,
+    TEXT,
+    TITLE,
+    corpus_file,
+    read_texts_with_ids,
+    with_titles,
+)
 from ...errors import DataError, SettingsError
 from ...settings.keywords import TableKeywords
 from .reranking import pair_scorer, rerank_hits
@@ -171,13 +181,23 @@ def open_texts(
 ) -> Texts:
     """Open the texts of an index, which are read more than once.
 
+    Without `column`, texts of BEIR's layout (`_id`, `title`, `text`) begin with their titles, MS
+    MARCO's `collection.tsv` has ids and texts, and a judged corpus's folder stands for its texts.
+
     Raises:
         DataError: they are read from standard input, or see `read_texts`.
     """
     if isinstance(data, str | os.PathLike) and os.fspath(data) == "-":
         raise DataError("texts to search cannot be read from standard input", fix="Give a file.")
-    texts = list(data) if isinstance(data, Iterator) else data
-    return read_texts(texts, column=column, **options)
+    if isinstance(data, str | os.PathLike):
+        data = corpus_file(data) or data
+        if Path(data).name in CORPUS_FILES[1:] and column is None and not options:
+            return Texts(read_texts_with_ids(data), TEXT, is_repeatable=True)
+    items = list(data) if isinstance(data, Iterator) else data
+    texts = read_texts(items, column=column, **options)
+    if column is None and {ID, TITLE, TEXT} <= set(texts.rows.columns):
+        return replace(texts, rows=with_titles(texts.rows))
+    return texts
 
 
 def with_checksums(texts: Texts, checksums: array[int]) -> Texts:
