@@ -21,7 +21,7 @@ from .rows import LocatedRow
 
 _OF_QUESTIONS = {"questions": "question", "options": "options", "answers": "answer"}
 """RACE's lists with an item for each question, and the columns of its rows."""
-_CANCELLED = "task with cancelled annotations only"
+_NO_ANNOTATION = "task with cancelled annotations only"
 _POSITIVES = ("pos", "positive", "positives")
 
 
@@ -47,8 +47,8 @@ def rows_in_record(
     if holds_annotations(values):
         rows = [LocatedRow(where, row) for row in rows_of_task(values)]
         if not rows:
-            counts.num_skipped_by_kind[_CANCELLED] += 1
-            counts.first_skipped.setdefault(_CANCELLED, where)
+            counts.num_skipped_by_kind[_NO_ANNOTATION] += 1
+            counts.first_skipped.setdefault(_NO_ANNOTATION, where)
         yield from rows
         return
     if holds_choices(values):

@@ -149,7 +149,7 @@ def _open_lines(
             for document in readers.documents(lines, name, own_reading):
                 yield LocatedRow(document.where, {"text": document.text})
 
-    return _of_rows(name, _reported(name, rows), "the file is empty")
+    return _of_rows(name, _with_report(name, rows), "the file is empty")
 
 
 def _check_no_header(name: str, header: bool | None, format: DataFormat) -> None:
@@ -174,7 +174,7 @@ def _has_word_header(name: str, lines: Lines) -> bool:
     return True
 
 
-def _reported(
+def _with_report(
     name: str, read: Callable[[ReadCounts], Iterator[LocatedRow]]
 ) -> Callable[[], Iterator[LocatedRow]]:
     """Return a function that reads rows; its first whole pass warns of records that have none."""
@@ -232,7 +232,7 @@ def rows_in_memory(
             values = name_classes(row_of(row, where), names, where)
             yield from rows_in_record(values, name, number, where, counts)
 
-    table_rows = _of_rows(name, _reported(name, rows), "there are no rows", features)
+    table_rows = _of_rows(name, _with_report(name, rows), "there are no rows", features)
     if isinstance(passes, BufferedIterator):
         passes.close()
     return table_rows

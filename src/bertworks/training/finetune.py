@@ -220,11 +220,11 @@ def _inherit_settings(
     model_settings = {
         key: value for key, value in options.items() if key not in settings.model_fields_set
     }
-    inherited = settings.with_values(**model_settings)
-    for need in inherited.all_needs():
-        if not need.is_met(inherited):  # what is for another pooling
+    run_settings = settings.with_values(**model_settings)
+    for need in run_settings.all_needs():
+        if not need.is_met(run_settings):  # what is for another pooling
             model_settings = {key: model_settings[key] for key in model_settings.keys() - need.keys}
-    pooling = getattr(inherited, "pooling", None)
+    pooling = getattr(run_settings, "pooling", None)
     is_late = model.sentence is not None and model.sentence.late_interaction is not None
     if is_late and pooling == NO_POOLING and model.modules is not None:
         if "projection_size" not in settings.model_fields_set:
