@@ -60,12 +60,16 @@ class NativeNetwork:
         self.config, self._where = weights.config, weights.where
         self._heads: dict[str, NDArray[np.float32]] = {}
         self._encoders: dict[Precision, NativeEncoder] = {}
-        self._lock = Lock()
+        self._lock, self._is_used = Lock(), False
         part = unsupported_network(self.config) or unsupported_head(layouts)
         if part is not None:
             raise needs_pytorch_error(f"a model with {part}", where=self._where)
         self._check_names()
-        self.encoder("auto")
+        precision = auto_precision()
+        with weights.unchanged_files():
+            self._words = self._floats(WORDS)
+        # Errors in the files are shown now.
+        self._encoders[precision] = self._make_encoder(precision)
         self._read_heads()
 
     def encoder(self, precision: InferencePrecision) -> NativeEncoder:
@@ -78,7 +82,10 @@ class NativeNetwork:
         native_precision = self.resolve_precision(precision)
         with self._lock:
             if native_precision not in self._encoders:
+                if not self._is_used:  # nobody needs the one that was made when loading
+                    self._encoders.clear()
                 self._encoders[native_precision] = self._make_encoder(native_precision)
+            self._is_used = True
             return self._encoders[native_precision]
 
     @property
@@ -91,7 +98,8 @@ class NativeNetwork:
         """The bytes of the heads, and of the encoder's weights in each precision that is used."""
         encoders = [*self._encoders.values()]
         heads = sum(array.nbytes for array in self._heads.values())
-        return heads + sum(encoder.num_bytes for encoder in encoders)
+        others = sum(encoder.num_bytes - self._words.nbytes for encoder in encoders)
+        return self._words.nbytes + others + heads
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A worker reads the files again.
@@ -111,14 +119,15 @@ class NativeNetwork:
         return self._read_all([*(name for name, _ in _shapes(self.config)), *self._heads])
 
     def _read_all(self, names: Iterable[str]) -> Iterator[tuple[str, NDArray[np.float32]]]:
-        arrays, weights = self._float_arrays(self.encoder("auto")), self._weights
+        arrays, weights = self._float_arrays, self._weights
         with weights.unchanged_files():
             for name in sorted(names):
                 yield name, arrays[name] if name in arrays else to_floats(weights.read(name))
 
-    def _float_arrays(self, encoder: NativeEncoder) -> dict[str, NDArray[np.float32]]:
+    @property
+    def _float_arrays(self) -> dict[str, NDArray[np.float32]]:
         """The arrays that are in memory in float32: of heads, and the table of words."""
-        return {**self._heads, WORDS: encoder.embeddings.words}
+        return {**self._heads, WORDS: self._words}
 
     def resolve_precision(self, precision: InferencePrecision) -> Precision:
         """Return a precision; "auto" is what it means on this processor.
@@ -142,15 +151,14 @@ class NativeNetwork:
 
     def with_heads(self, precision: InferencePrecision) -> NativeTaskNetwork:
         """The encoder in a precision, with the heads; see `encoder`."""
-        encoder = self.encoder(precision)
-        return NativeTaskNetwork(encoder, self._layouts, self._float_arrays(encoder))
+        return NativeTaskNetwork(self.encoder(precision), self._layouts, self._float_arrays)
 
     def _read_heads(self) -> None:
         """Read the tensors of heads; there are not many, but for a decoder that is not tied."""
         weights = self._weights
         with weights.unchanged_files():
             for name in head_tensors(self._layouts):
-                self._heads[name] = np.ascontiguousarray(to_floats(weights.read(name)))
+                self._heads[name] = self._floats(name)
             (words,), (decoder,) = weights.keys.theirs(WORDS), weights.keys.theirs(DECODER)
             is_tied = DECODER not in self._heads and MLM.name in self._layouts
             if is_tied and decoder in weights.arrays:
@@ -167,13 +175,12 @@ class NativeNetwork:
         # With 8-bit products, all other numbers are as in `nn.device.dtype_of`.
         fp32 = precision == "fp32" or (int8 and not is_fast_at_bfloat16())
         with self._weights.unchanged_files():
-            kinds = ("word", "position", "token_type", "task_type")
+            kinds = ("position", "token_type", "task_type")
             tables = [self._table(f"{_EMBEDDINGS}.{kind}_embeddings.weight") for kind in kinds]
-            words, positions, types, tasks = tables
-            assert words is not None
+            positions, types, tasks = tables
             weight, bias = self._weight_and_bias(_PROJECTION)
             embeddings = NativeEmbeddings(
-                words,
+                self._words,
                 positions,
                 NativeEmbeddings.with_tasks(types, tasks),
                 self._weight_and_bias(f"{_EMBEDDINGS}.norm"),
@@ -215,8 +222,9 @@ class NativeNetwork:
         )
 
     def _table(self, name: str) -> NDArray[np.float32] | None:
-        if not self._weights.has(name):
-            return None
+        return self._floats(name) if self._weights.has(name) else None
+
+    def _floats(self, name: str) -> NDArray[np.float32]:
         return np.ascontiguousarray(to_floats(self._weights.read(name)))
 
     def _weight_and_bias(
