@@ -27,8 +27,9 @@ from bertworks.errors import BertworksWarning, CheckpointError, DataError, Setti
 from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.replaced_tokens import ReplacedTokensTask
 from bertworks.tasks.pretraining.task import PretrainingTask
-from bertworks.text.definition import AddedPiece, Roles, WordPieceDefinition
+from bertworks.text.definition import AddedPiece, Roles
 from bertworks.text.tree import TreeDefinition, find_frame
+from bertworks.text.wordpiece import WordPieceDefinition
 from tests.checkpoints import oracles
 from tests.checkpoints.journeys import PIECES
 from tests.checkpoints.oracles import geometry

@@ -20,8 +20,9 @@ from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
 from bertworks.tasks import LABELLED_TASKS, choice, find_labelled_task
 from bertworks.tasks.answering import answers
-from bertworks.text.definition import Frame, WordPieceDefinition
+from bertworks.text.definition import Frame
 from bertworks.text.tokenizer import Tokenizer
+from bertworks.text.wordpiece import WordPieceDefinition
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
 LONG = "ab " * 100_000

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bertworks.text.normalization import Normalization
 from bertworks.text.tokenizer import Tokenizer
+from bertworks.text.wordpiece import Normalization
 
 from .oracle import DIFFERENCES, DIFFERING, UNICODE_VERSION, Oracle, code_points
 

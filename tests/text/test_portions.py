@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertworks.text import segmenter
-from bertworks.text.definition import AddedPiece, WordPieceDefinition
+from bertworks.text.definition import AddedPiece
 from bertworks.text.tokenizer import Tokenizer
+from bertworks.text.wordpiece import WordPieceDefinition
 
 pytestmark = pytest.mark.light
 

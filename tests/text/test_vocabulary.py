@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from bertworks.errors import DataError, SettingsError
 from bertworks.text import vocabulary
 from bertworks.text.definition import ORIGINAL_SPECIAL_PIECES
-from bertworks.text.normalization import Normalization
 from bertworks.text.vocabulary import learn_pieces, train_vocabulary
+from bertworks.text.wordpiece import Normalization
 
 TEXT = ["The quick brown fox jumps over the lazy dog.", "Élan! the the thing", "中国 中", ""] * 3
 

@@ -26,10 +26,10 @@ from ..data.reading import ReadCounts, Reading
 from ..errors import BertworksWarning, DataError
 from ..inference.similarity import of_unit_length
 from ..model import Model
-from ..text.normalization import Normalization
 from ..text.static_tokenizer import to_static
 from ..text.tokenizer import Tokenizer
 from ..text.tree import TreeDefinition
+from ..text.wordpiece import Normalization
 from ..utils.atomic_writes import write_file
 from ..utils.formatting import format_names
 from ..utils.outputs import locked_output

@@ -42,8 +42,8 @@ from ..packed import Padded
 from ..tasks.network import Network, compute_encoder_outputs
 from ..tasks.task import Task
 from ..tasks.text_network import MultiLabelNetwork
-from ..text.definition import MAX_WORD_CHARACTERS, WordPieceDefinition
 from ..text.tokenizer import Tokenizer
+from ..text.wordpiece import MAX_WORD_CHARACTERS, WordPieceDefinition
 from ..utils.atomic_writes import write_file
 from ..utils.directories import new_directory
 from ..utils.json_files import read_json, write_json

@@ -26,12 +26,12 @@ from ..nn.encoder import BareEncoder, Encoder
 from ..settings.literals import MAX_POSITIONS
 from ..tasks.network import Network
 from ..tasks.task import Task
-from ..text.definition import CONTINUATION, AddedPiece, Definition, Frame, WordPieceDefinition
-from ..text.normalization import is_unspaced
+from ..text.definition import AddedPiece, Definition, Frame
 from ..text.tokenizer import Tokenizer
 from ..text.tree import TreeDefinition
 from ..text.tree_changes import add_words, keep_pieces, places_of
-from ..text.trial import check_pieces_found, running_texts
+from ..text.trial import check_pieces_found, is_unspaced, running_texts
+from ..text.wordpiece import CONTINUATION, WordPieceDefinition
 
 _ROWS = (
     "encoder.embeddings.word_embeddings.weight",

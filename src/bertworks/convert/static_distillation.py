@@ -28,10 +28,11 @@ from ..inference.features import Embedder
 from ..inference.text_embedding import EncodedText
 from ..model import Model
 from ..settings.keywords import StaticKeywords
-from ..text.definition import UNK, Definition, WordPieceDefinition
+from ..text.definition import UNK, Definition
 from ..text.encoding import TokenIds
 from ..text.static_tokenizer import to_static
 from ..text.tokenizer import Tokenizer
+from ..text.wordpiece import WordPieceDefinition
 from .static_settings import StaticSettings
 
 

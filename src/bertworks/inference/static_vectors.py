@@ -25,9 +25,10 @@ from ..native.library import is_enabled
 from ..native.mean_of_rows import write_means_of_rows
 from ..native.wordpiece import MAX_WORD_CHARACTERS, NativeWordPiece
 from ..nn.vector_modules import VectorModules
-from ..text.definition import CONTINUATION, UNK, Definition, WordPieceDefinition
+from ..text.definition import UNK, Definition
 from ..text.tokenizer import Tokenizer
 from ..text.tree import TreeDefinition
+from ..text.wordpiece import CONTINUATION, WordPieceDefinition
 from .batching import row_name
 from .features import Embedder
 from .network_runner import check_finite

@@ -16,9 +16,9 @@ from ..nn.encoder import BareEncoder, Encoder
 from ..packed import Packed
 from ..tasks.classification import ClassificationSettings, ClassificationTask
 from ..tasks.pretraining.masking import Masker, MaskingSettings
-from ..text.normalization import Normalization
 from ..text.tokenizer import Tokenizer
 from ..text.vocabulary import train_vocabulary
+from ..text.wordpiece import Normalization
 from ..training.operations import encoder_flops
 from .bench import Lab
 from .claims import MEASURES, Arms, Measure, measures

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .normalization import Origin
+from .definition import Origin
 
 NormalForm = Literal["NFC", "NFD", "NFKC", "NFKD"]
 

@@ -16,10 +16,10 @@ from typing import Any
 from ..errors import DataError
 from ..utils.json_files import parse_json
 from ..utils.regular_files import read_content
-from .normalization import Normalization
 from .special_pieces import named_pieces
 from .tokenizer_classes import CLASSES, TokenizerClass, check_algorithm
 from .tree import NO_LIMITS, TreeDefinition, template
+from .wordpiece import Normalization
 
 END_OF_WORD = "</w>"
 

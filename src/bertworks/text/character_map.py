@@ -19,7 +19,7 @@ import tokenizers
 from tokenizers import normalizers
 
 from .aligned_text import AlignedText
-from .normalization import Origin
+from .definition import Origin
 
 # A character and those that may continue it: marks, sound marks of half width, vowels and finals
 # of Hangul. Other signs are included, which changes nothing.

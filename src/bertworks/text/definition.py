@@ -1,7 +1,8 @@
 """The definition of a tokenizer: its pieces, the roles of special pieces, and normalisation.
 
-There are two kinds: `WordPieceDefinition` for BERT's tokenizer, and `TreeDefinition` (`tree.py`)
-for any other that the `tokenizers` library supports: byte-level BPE, SentencePiece.
+There are two kinds: `WordPieceDefinition` (`wordpiece.py`) for BERT's tokenizer, and
+`TreeDefinition` (`tree.py`) for any other that the `tokenizers` library supports: byte-level BPE,
+SentencePiece.
 """
 
 from __future__ import annotations
@@ -11,26 +12,26 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
-from tokenizers import decoders, models
 
 from ..errors import DataError
-from .normalization import Normalization, Origin
 
 PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 SPECIAL_PIECES = (PAD, UNK, CLS, SEP, MASK)
 # The pieces at the ids 0 to 103 of the published English vocabularies.
 ORIGINAL_SPECIAL_PIECES = (PAD, *(f"[unused{n}]" for n in range(99)), UNK, CLS, SEP, MASK)
 
-CONTINUATION = "##"
-# The original code's limit; Hugging Face's is 100.
-MAX_WORD_CHARACTERS = 200
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+# The original position of each character of a corrected text, or its first and one after its last;
+# None: unchanged.
+Origin = NDArray[np.int64] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ class Definition(ABC):
     roles: Roles
     frame: Frame
     unknown_id: int | None = None  # the id of unknown pieces, if they are left out of every text
+    # int32 [library's pieces]: the id of each of them; None: the same
+    library_ids: NDArray[np.int32] | None = None
 
     @property
     @abstractmethod
@@ -144,11 +147,6 @@ class Definition(ABC):
             DataError: `text` is not a string, or has a lone surrogate; the error names `where`.
         """
 
-    @property
-    def library_ids(self) -> NDArray[np.int32] | None:
-        """int32 [library's pieces]: the id of each of them; None: the same."""
-        return None
-
     @abstractmethod
     def library(self, *, typed_mask: bool, split: bool) -> tokenizers.Tokenizer:
         """Return the library's tokenizer, which does not recognise special tokens in a text.
@@ -184,106 +182,29 @@ class Definition(ABC):
                 raise DataError(f"the vocabulary has no {piece}")
 
 
-@dataclass(frozen=True)
-class WordPieceDefinition(Definition):
-    """BERT's tokenizer: clean-up, word splitting, then the longest known pieces from the left."""
+def check_text(text: str, *, where: str | None = None) -> None:
+    """Check that `text` can be tokenised.
 
-    base_pieces: Sequence[str]  # the vocabulary, in the order of ids
-    added: Sequence[AddedPiece] = ()  # pieces added later; their ids follow
-    normalization: Normalization = field(default_factory=Normalization)
-    max_word_characters: int = MAX_WORD_CHARACTERS  # a longer word is `[UNK]`
-    frame: Frame = Frame()  # the special pieces around texts
-    # The special piece of each role. A vocabulary may lack those of pad and mask, as that of the
-    # original code's tests does; then the tokenizer has none.
-    roles: Roles = Roles(PAD, UNK, CLS, SEP, MASK)
-
-    def __post_init__(self) -> None:
-        roles = self.roles
-        pad, mask = (piece if piece in self.ids else None for piece in (roles.pad, roles.mask))
-        object.__setattr__(self, "roles", replace(roles, pad=pad, mask=mask))
-        self.check()
-
-    @cached_property
-    def pieces(self) -> tuple[str, ...]:
-        return (*self.base_pieces, *(piece.content for piece in self.added))
-
-    @property
-    def kind(self) -> str:
-        return "WordPiece"
-
-    @property
-    def lowercase(self) -> bool:
-        return self.normalization.lowercase
-
-    def to_lowercase(self) -> WordPieceDefinition:
-        if self.lowercase:
-            return self
-        strips_accents = bool(self.normalization.strip_accents)
-        normalization = replace(self.normalization, lowercase=True, strip_accents=strips_accents)
-        return replace(self, normalization=normalization)
-
-    @cached_property
-    def continuation(self) -> NDArray[np.bool_]:
-        """bool [pieces]: which pieces begin with `##` and are longer."""
-        prefix = CONTINUATION
-        return np.array([p.startswith(prefix) and len(p) > len(prefix) for p in self.pieces])
-
-    @property
-    def context_free(self) -> bool:
-        return True
-
-    @cached_property
-    def breaks(self) -> re.Pattern[str] | None:
-        """The breaks between words.
-
-        None if a piece that was added later may match across a break: it has other characters than
-        letters and digits, several ideographs, or includes the white space around it.
-        """
-        breaks = self.normalization.breaks
-        crossing = any(
-            piece.lstrip
-            or piece.rstrip
-            or not piece.content.isalnum()
-            or breaks.search(piece.content)
-            for piece in self.added
+    Raises:
+        DataError: `text` is not a string, or has a lone surrogate; the error names `where`.
+    """
+    if not isinstance(text, str):
+        raise DataError(f"expected a text, got {type(text).__name__}", where=where)
+    if text.isascii():
+        return
+    surrogate = _SURROGATE.search(text)
+    if surrogate is not None:
+        raise DataError(
+            f"lone surrogate U+{ord(surrogate[0]):04X} at character {surrogate.start()}",
+            where=where,
+            fix="It is half of a character: decode the source again, or remove it.",
         )
-        return None if crossing else breaks
 
-    def description(self) -> Mapping[str, Any]:
-        usual = {None, *SPECIAL_PIECES}
-        names_others = not usual.issuperset(asdict(self.roles).values())
-        return {
-            "pieces": self.pieces,
-            "added": [asdict(piece) for piece in self.added],
-            "normalization": asdict(self.normalization),
-            "max_word_characters": self.max_word_characters,
-            "frame": self.frame.description(),
-            **({"roles": asdict(self.roles)} if names_others else {}),
-        }
 
-    def correct(self, text: str, *, where: str) -> tuple[str, Origin]:
-        return self.normalization.correct(text, where=where)
-
-    def library(self, *, typed_mask: bool, split: bool) -> tokenizers.Tokenizer:
-        del split  # a word has the same pieces alone and within a text
-        model = models.WordPiece(
-            {piece: number for number, piece in enumerate(self.base_pieces)},
-            unk_token=self.roles.unk,
-            max_input_chars_per_word=self.max_word_characters,
-        )
-        library = tokenizers.Tokenizer(model)
-        library.normalizer = self.normalization.normalizer
-        library.pre_tokenizer = self.normalization.word_splitter
-        for piece in self.added:
-            content, _ = self.correct(piece.content, where=piece.content)  # as texts are
-            library.add_tokens([tokenizers.AddedToken(**asdict(replace(piece, content=content)))])
-            assert library.token_to_id(content) == self.ids[piece.content]
-        if typed_mask:
-            library.add_tokens([tokenizers.AddedToken(self.roles.mask, normalized=False)])
-        library.encode_special_tokens = True
-        return library
-
-    def decode(self, ids: Sequence[int]) -> str:
-        kept = [self.pieces[number] for number in ids]
-        text: str = decoders.WordPiece(prefix=CONTINUATION, cleanup=True).decode(kept)
-        return text
+def check_texts(texts: Sequence[str], *, where: str | None = None) -> None:
+    """Check many short texts as `check_text` does; one check of all takes a tenth of the time."""
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        for text in texts:
+            check_text(text, where=where)

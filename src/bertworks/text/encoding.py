@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError, LengthError, SettingsError, did_you_mean
-from .normalization import Origin
+from .definition import Origin
 
 Ints = NDArray[np.int32]
 Truncation = Literal["error", "longest_first", "first", "second"]

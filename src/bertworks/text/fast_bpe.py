@@ -22,9 +22,8 @@ from tokenizers import models, pre_tokenizers
 
 from ..errors import DataError
 from ..utils.regular_files import read_content
-from .definition import Definition, Frame, Roles
+from .definition import Definition, Frame, Origin, Roles, check_text
 from .file_names import CODES
-from .normalization import Origin, check_text
 from .special_pieces import named_pieces
 from .tokenizer_classes import TokenizerClass
 from .tweets import normalize_tweet

@@ -14,7 +14,7 @@ from ..errors import DataError
 from ..utils.atomic_writes import write_file
 from ..utils.json_files import read_json, write_json
 from .added_pieces import extend_vocabulary, read_added
-from .definition import Definition, WordPieceDefinition
+from .definition import Definition
 from .file_names import (
     BPE_VOCAB,
     CONFIG,
@@ -36,6 +36,7 @@ from .tokenizer_classes import (
 )
 from .tree import TreeDefinition
 from .tree_files import algorithms_of, is_berts, read_tree
+from .wordpiece import WordPieceDefinition
 from .wordpiece_files import class_name, read_wordpiece, tokenizer_json, vocabulary_text
 
 

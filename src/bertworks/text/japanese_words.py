@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Literal
 
 from ..errors import BertworksError, import_optional
 from .aligned_text import AlignedText
-from .normalization import Normalization, Origin
+from .definition import Origin
 from .word_splitters import Spans, WordSplitter
+from .wordpiece import Normalization
 
 SubwordType = Literal["wordpiece", "character", "sentencepiece"]
 SudachiMode = Literal["A", "B", "C"]

@@ -16,10 +16,10 @@ import numpy as np
 import tokenizers
 
 from ..errors import DataError
-from .definition import Definition, WordPieceDefinition
+from .definition import Definition, Origin
 from .encoding import Ints, Segment, concatenate_segments, move_offsets, trim_offsets
-from .normalization import Origin
 from .tree import TreeDefinition
+from .wordpiece import WordPieceDefinition
 
 LONGEST = 1 << 16
 """After this many characters, a text is split at the next possible place."""

@@ -13,8 +13,8 @@ import numpy as np
 import sentencex
 
 from ..errors import DataError
+from .definition import check_text
 from .encoding import Ints, Segment
-from .normalization import check_text
 from .tokenizer import Tokenizer
 
 _CHUNK_CHARACTERS = 1 << 16  # about how many characters of a document are tokenised as one text

@@ -22,9 +22,10 @@ from safetensors import SafetensorError, safe_open
 from ..errors import DataError
 from ..utils.json_files import parse_json, read_json
 from ..utils.regular_files import read_content
-from .definition import CONTINUATION, AddedPiece, Definition, Frame, Roles, WordPieceDefinition
+from .definition import AddedPiece, Definition, Frame, Roles
 from .special_pieces import find_role
 from .tree import NO_LIMITS, TreeDefinition
+from .wordpiece import CONTINUATION, WordPieceDefinition
 
 DROPS_UNKNOWN = "model2vec"
 """The `model_type` of models that leave unknown pieces out."""

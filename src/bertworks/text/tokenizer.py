@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import DataError
 from ..utils.directories import new_directory
 from ..utils.outputs import exists_error, locked_output
-from .definition import MAX_WORD_CHARACTERS, Definition, WordPieceDefinition
+from .definition import Definition
 from .encoding import (
     Encoding,
     Encodings,
@@ -25,9 +25,9 @@ from .encoding import (
 )
 from .file_names import FILES
 from .files import read_definition, write_definition
-from .normalization import Normalization
 from .segmenter import Segmenter, row_name
 from .tokenizer_pieces import TokenizerPieces
+from .wordpiece import MAX_WORD_CHARACTERS, Normalization, WordPieceDefinition
 
 
 class Tokenizer(TokenizerPieces):

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from .definition import Definition, WordPieceDefinition
+from .definition import Definition
 from .encoding import Ints
-from .normalization import Normalization
+from .wordpiece import Normalization, WordPieceDefinition
 
 
 class TokenizerPieces:

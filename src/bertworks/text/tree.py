@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from ..errors import DataError
 from .character_map import ClusterCorrection, find_charsmap
-from .definition import AddedPiece, Definition, Frame, Roles
-from .normalization import Origin, check_text
+from .definition import AddedPiece, Definition, Frame, Origin, Roles, check_text
 
 NO_LIMITS = {"truncation": None, "padding": None}
 """A tree's entries for truncation and padding, which are not used."""

@@ -21,11 +21,10 @@ import tokenizers
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from .definition import AddedPiece
-from .normalization import check_text, is_unspaced
+from .definition import AddedPiece, check_text
 from .tokenizer import Tokenizer
 from .tree import TreeDefinition
-from .trial import check_pieces_found
+from .trial import check_pieces_found, is_unspaced
 
 _STALE = ("added_tokens_decoder",)  # in a tokenizer's config; it has outdated ids
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")

@@ -6,15 +6,26 @@ depends on the normalisation, the splitting into words, and the other pieces, so
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from ..errors import DataError
-from .normalization import is_unspaced
 from .tokenizer import Tokenizer
 
+# Scripts that are written without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, kana,
+# ideographs.
+_UNSPACED_SCRIPTS = (
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3041-\u30ff\u31f0-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U000323af]"
+)
 _TEXTS_WITH_SPACES = ("a {} a", "({}).")
 # Several, since another new piece may begin with a neighbour of the word.
 _TEXTS_WITHOUT_SPACES = ("の{}の", "的{}的", "が{}が")
+
+
+def is_unspaced(word: str) -> bool:
+    """Whether a word has a character of a script that has no spaces between words."""
+    return re.search(_UNSPACED_SCRIPTS, word) is not None
 
 
 def running_texts(word: str) -> list[str]:

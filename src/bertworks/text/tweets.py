@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import BertworksWarning, import_optional
 from .aligned_text import AlignedText
-from .normalization import Origin
+from .definition import Origin
 
 EMOJI_VERSION = "0.6.0"
 """The version of `emoji` whose names of emojis are in BERTweet's vocabulary."""

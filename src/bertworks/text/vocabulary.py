@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from ..errors import DataError, SettingsError
 from ..jobs.parallel import Workers
 from ..utils.progress import Update
-from .definition import CONTINUATION, MAX_WORD_CHARACTERS, ORIGINAL_SPECIAL_PIECES
-from .normalization import Normalization, check_text
+from .definition import ORIGINAL_SPECIAL_PIECES, check_text
 from .segmenter import portions
 from .tokenizer import Tokenizer
+from .wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, Normalization
 
 _PART_CHARACTERS = 1 << 23  # of the texts that are counted together
 

@@ -19,9 +19,9 @@ import tokenizers
 from tokenizers import normalizers, pre_tokenizers
 
 from ..errors import DataError, import_optional
-from .definition import Definition, WordPieceDefinition
-from .normalization import Normalization, Origin, check_text
+from .definition import Definition, Origin, check_text
 from .tree import TreeDefinition
+from .wordpiece import Normalization, WordPieceDefinition
 
 Spans = Iterator[tuple[int, int]]
 _ISOLATION = tokenizers.normalizers.BertNormalizer(

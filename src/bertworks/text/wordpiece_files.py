@@ -10,20 +10,13 @@ from typing import Any
 
 from ..errors import BertworksWarning, truncate_repr
 from .added_pieces import check_added, read_added
-from .definition import (
-    CONTINUATION,
-    MAX_WORD_CHARACTERS,
-    AddedPiece,
-    Frame,
-    Roles,
-    WordPieceDefinition,
-)
+from .definition import AddedPiece, Frame, Roles
 from .file_names import CONFIG, TOKENIZER, VOCAB
-from .normalization import Normalization
 from .schemas import ConfigFile, TokenizerFile, parse
 from .special_pieces import find_role, named_pieces
 from .tokenizer_classes import CLASSES, GENERAL_CLASS, TokenizerClass
 from .tree import NO_LIMITS, find_frame, template
+from .wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, Normalization, WordPieceDefinition
 from .wordpiece_vocabulary import is_cased, number_pieces, read_vocabulary
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from ..errors import BertworksWarning, DataError, truncate_repr
 from ..utils.regular_files import read_content
-from .definition import CONTINUATION, AddedPiece
-from .normalization import check_texts
+from .definition import AddedPiece, check_texts
 from .schemas import AddedToken
+from .wordpiece import CONTINUATION
 
 
 def read_vocabulary(file: Path) -> dict[str, int]:

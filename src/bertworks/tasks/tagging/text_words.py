@@ -22,10 +22,10 @@ from itertools import pairwise, takewhile
 
 import numpy as np
 
-from ...text.definition import SPECIAL_PIECES, WordPieceDefinition
+from ...text.definition import SPECIAL_PIECES, Origin
 from ...text.encoding import Segment, continues_letter, with_marks
-from ...text.normalization import Normalization, Origin, is_removed
 from ...text.tokenizer import Tokenizer
+from ...text.wordpiece import Normalization, WordPieceDefinition, is_removed
 
 _IDEOGRAPHS = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
 _IDEOGRAPH = re.compile(f"[{_IDEOGRAPHS}]")

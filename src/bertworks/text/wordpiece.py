@@ -1,4 +1,4 @@
-"""BERT's clean-up and word splitting: from raw text to the words in which pieces are looked up.
+"""BERT's tokenizer: clean-up, word splitting, and pieces of words.
 
 The `tokenizers` library does the work (`BertNormalizer`, `BertPreTokenizer`). Where it differs from
 BERT's original code for reasons other than the version of its Unicode tables, the text is corrected
@@ -12,37 +12,44 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import tokenizers
 from numpy.typing import NDArray
-from tokenizers import normalizers, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from ..errors import DataError
+from .definition import (
+    CLS,
+    MASK,
+    PAD,
+    SEP,
+    SPECIAL_PIECES,
+    UNK,
+    AddedPiece,
+    Definition,
+    Frame,
+    Origin,
+    Roles,
+    check_text,
+)
+
+CONTINUATION = "##"
+# The original code's limit; Hugging Face's is 100.
+MAX_WORD_CHARACTERS = 200
+_ROLES = Roles(PAD, UNK, CLS, SEP, MASK)
 
 # Everything that may need correction, in one pass: lone surrogates, capital sigma, ideographs.
 _UNUSUAL = re.compile("[\ud800-\udfffΣ\U0002b820-\U0002b91f]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _MISSED_IDEOGRAPH = re.compile("[\U0002b820-\U0002b91f]")
 
 # Patterns that take milliseconds to compile are compiled when they are first used.
 # White space and punctuation in every version of Unicode; ideographs.
 _WORDS = r"[ \t\n\r!-/:-@\[-`{-~\u3001\u3002\uff0c]"
 _WORDS_AND_IDEOGRAPHS = f"{_WORDS[:-1]}\u4e00-\u9fff]"
-
-# Scripts that are written without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, kana,
-# ideographs.
-_UNSPACED_SCRIPTS = (
-    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3005-\u3007\u3041-\u30ff\u31f0-\u31ff"
-    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U000323af]"
-)
-
-# The original position of each character of a corrected text, or its first and one after its last;
-# None: unchanged.
-Origin = NDArray[np.int64] | None
 
 
 @dataclass(frozen=True)
@@ -123,37 +130,109 @@ class Normalization:
         return "".join(characters)
 
 
-def is_unspaced(word: str) -> bool:
-    """Whether a word has a character of a script that has no spaces between words."""
-    return re.search(_UNSPACED_SCRIPTS, word) is not None
+@dataclass(frozen=True)
+class WordPieceDefinition(Definition):
+    """BERT's tokenizer: clean-up, word splitting, then the longest known pieces from the left."""
 
+    base_pieces: Sequence[str]  # the vocabulary, in the order of ids
+    added: Sequence[AddedPiece] = ()  # pieces added later; their ids follow
+    normalization: Normalization = field(default_factory=Normalization)
+    max_word_characters: int = MAX_WORD_CHARACTERS  # a longer word is `[UNK]`
+    frame: Frame = field(default_factory=Frame)  # the special pieces around texts
+    # The special piece of each role. A vocabulary may lack those of pad and mask, as that of the
+    # original code's tests does; then the tokenizer has none.
+    roles: Roles = _ROLES
 
-def check_text(text: str, *, where: str | None = None) -> None:
-    """Check that `text` can be tokenised.
+    def __post_init__(self) -> None:
+        roles = self.roles
+        pad, mask = (piece if piece in self.ids else None for piece in (roles.pad, roles.mask))
+        object.__setattr__(self, "roles", replace(roles, pad=pad, mask=mask))
+        self.check()
 
-    Raises:
-        DataError: `text` is not a string, or has a lone surrogate; the error names `where`.
-    """
-    if not isinstance(text, str):
-        raise DataError(f"expected a text, got {type(text).__name__}", where=where)
-    if text.isascii():
-        return
-    surrogate = _SURROGATE.search(text)
-    if surrogate is not None:
-        raise DataError(
-            f"lone surrogate U+{ord(surrogate[0]):04X} at character {surrogate.start()}",
-            where=where,
-            fix="It is half of a character: decode the source again, or remove it.",
+    @cached_property
+    def pieces(self) -> tuple[str, ...]:
+        return (*self.base_pieces, *(piece.content for piece in self.added))
+
+    @property
+    def kind(self) -> str:
+        return "WordPiece"
+
+    @property
+    def lowercase(self) -> bool:
+        return self.normalization.lowercase
+
+    def to_lowercase(self) -> WordPieceDefinition:
+        if self.lowercase:
+            return self
+        strips_accents = bool(self.normalization.strip_accents)
+        normalization = replace(self.normalization, lowercase=True, strip_accents=strips_accents)
+        return replace(self, normalization=normalization)
+
+    @cached_property
+    def continuation(self) -> NDArray[np.bool_]:
+        """bool [pieces]: which pieces begin with `##` and are longer."""
+        prefix = CONTINUATION
+        return np.array([p.startswith(prefix) and len(p) > len(prefix) for p in self.pieces])
+
+    @property
+    def context_free(self) -> bool:
+        return True
+
+    @cached_property
+    def breaks(self) -> re.Pattern[str] | None:
+        """The breaks between words.
+
+        None if a piece that was added later may match across a break: it has other characters than
+        letters and digits, several ideographs, or includes the white space around it.
+        """
+        breaks = self.normalization.breaks
+        crossing = any(
+            piece.lstrip
+            or piece.rstrip
+            or not piece.content.isalnum()
+            or breaks.search(piece.content)
+            for piece in self.added
         )
+        return None if crossing else breaks
 
+    def description(self) -> Mapping[str, Any]:
+        usual = {None, *SPECIAL_PIECES}
+        names_others = not usual.issuperset(asdict(self.roles).values())
+        return {
+            "pieces": self.pieces,
+            "added": [asdict(piece) for piece in self.added],
+            "normalization": asdict(self.normalization),
+            "max_word_characters": self.max_word_characters,
+            "frame": self.frame.description(),
+            **({"roles": asdict(self.roles)} if names_others else {}),
+        }
 
-def check_texts(texts: Sequence[str], *, where: str | None = None) -> None:
-    """Check many short texts as `check_text` does; one check of all takes a tenth of the time."""
-    try:
-        "".join(texts).encode()
-    except UnicodeEncodeError:
-        for text in texts:
-            check_text(text, where=where)
+    def correct(self, text: str, *, where: str) -> tuple[str, Origin]:
+        return self.normalization.correct(text, where=where)
+
+    def library(self, *, typed_mask: bool, split: bool) -> tokenizers.Tokenizer:
+        del split  # a word has the same pieces alone and within a text
+        model = models.WordPiece(
+            {piece: number for number, piece in enumerate(self.base_pieces)},
+            unk_token=self.roles.unk,
+            max_input_chars_per_word=self.max_word_characters,
+        )
+        library = tokenizers.Tokenizer(model)
+        library.normalizer = self.normalization.normalizer
+        library.pre_tokenizer = self.normalization.word_splitter
+        for piece in self.added:
+            content, _ = self.correct(piece.content, where=piece.content)  # as texts are
+            library.add_tokens([tokenizers.AddedToken(**asdict(replace(piece, content=content)))])
+            assert library.token_to_id(content) == self.ids[piece.content]
+        if typed_mask:
+            library.add_tokens([tokenizers.AddedToken(self.roles.mask, normalized=False)])
+        library.encode_special_tokens = True
+        return library
+
+    def decode(self, ids: Sequence[int]) -> str:
+        kept = [self.pieces[number] for number in ids]
+        text: str = decoders.WordPiece(prefix=CONTINUATION, cleanup=True).decode(kept)
+        return text
 
 
 def is_removed(char: str) -> bool:
