@@ -87,6 +87,19 @@ def needs_pytorch_error(what: str, *, where: str | None = None) -> NeedsPyTorchE
     )
 
 
+NOT_FINITE_FIX = "Try precision=fp32, or train the model again with a lower learning rate."
+
+
+def not_finite_error(where: str) -> CheckpointError:
+    """Return the error for a row whose outputs are not finite."""
+    return CheckpointError("the model's output is not finite", where=where, fix=NOT_FINITE_FIX)
+
+
+def row_name(index: int, names: Sequence[str] | None = None) -> str:
+    """The name of a row in errors: one of the names, or its number if there are none."""
+    return f"row {index + 1}" if names is None else names[index]
+
+
 class OutputError(BertworksError):
     """An output cannot be written, is being written by another process, or is an input too."""
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -28,6 +28,31 @@ Array = Any
 """A NumPy array or, after `.to(device)`, a tensor."""
 
 LayoutT = TypeVar("LayoutT", bound="Layout")  # beartype does not check methods that return `Self`
+
+
+@runtime_checkable  # tests check it
+class Sized(Protocol):
+    """Anything with a length in tokens."""
+
+    @property
+    def num_tokens(self) -> int: ...
+
+
+SizedT = TypeVar("SizedT", bound=Sized)
+
+
+def by_tokens(examples: Sequence[SizedT], batch_tokens: int) -> Iterator[list[SizedT]]:
+    """Yield batches, longest examples first, of at most `batch_tokens` tokens or one example."""
+    part: list[SizedT] = []
+    tokens = 0
+    for example in sorted(examples, key=lambda example: -example.num_tokens):
+        if part and tokens + example.num_tokens > batch_tokens:
+            yield part
+            part, tokens = [], 0
+        part.append(example)
+        tokens += example.num_tokens
+    if part:
+        yield part
 
 
 class Group(NamedTuple):

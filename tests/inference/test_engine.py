@@ -18,13 +18,13 @@ import torch
 from bertworks.data.rows import LocatedRow
 from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksWarning, CheckpointError, DataError, OutputError
-from bertworks.inference.batching import by_tokens
 from bertworks.inference.engine import predict
 from bertworks.inference.evaluate import evaluate
 from bertworks.inference.prediction_files import write_predictions
 from bertworks.inference.settings import EngineSettings
 from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
+from bertworks.packed import by_tokens
 from bertworks.tasks.classification import (
     ClassificationSettings,
     ClassificationTask,

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from ..errors import not_finite_error
 from ..nn.attention import repeat_heads
 from ..nn.attention_masks import make_group_mask
 from ..nn.device import is_finite
@@ -30,7 +31,6 @@ from ..nn.score_bias import scale_of
 from ..packed import Batch, Group, Packed, Sequences
 from ..tasks.network import Network
 from .abandonment import AbandonedError, is_awaited
-from .batching import not_finite_error
 from .frozen_network import frozen_form
 
 

@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias, Ty
 import numpy as np
 
 from ..data.rows import LocatedRow, Row, characters_in, chunks
-from ..errors import BertworksWarning
+from ..errors import BertworksWarning, not_finite_error, row_name
 from ..jobs.parallel import HERE, Workers
 from ..native.library import set_num_threads, threads_of_worker
-from ..packed import Array, Batch
+from ..packed import Array, Batch, by_tokens
 from ..settings.literals import InferencePrecision
 from ..tasks.task import Example, Outputs, Prediction, Task
-from .batching import by_tokens, max_tokens_of, not_finite_error, row_name
 from .native_heads import NativeTaskNetwork
 from .native_network import NativeNetwork
 from .settings import EngineSettings
@@ -264,7 +263,7 @@ def outputs_of(
     run = make_runner(network, task, settings)
     rank, world = share
     # The same on all devices: in-batch negatives depend on the batches.
-    batches = by_tokens(examples, max_tokens_of(settings.batch_tokens))
+    batches = by_tokens(examples, settings.max_batch_tokens())
     for part in islice(batches, rank, None, world):
         outputs, batch = run(part)
         if not all(map(_is_finite, outputs.values())):

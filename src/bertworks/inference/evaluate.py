@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from ..data.rows import chunks
-from ..errors import CheckpointError, DataError
+from ..errors import NOT_FINITE_FIX, CheckpointError, DataError, row_name
 from ..tasks.breakdown import Breakdown
 from ..tasks.evaluation import Evaluation
 from ..tasks.task import Evaluator, Example, Task
-from .batching import NOT_FINITE, row_name
 from .engine import DEFAULTS, AnyNetwork, outputs_of, resolve_precision
 from .settings import EngineSettings
 
@@ -121,7 +120,7 @@ def _to_evaluation(
 ) -> Evaluation:
     metrics = evaluator.result()
     if not math.isfinite(metrics.get("loss", 0.0)):
-        raise CheckpointError(f"the loss of the {rows:,} rows is not finite", fix=NOT_FINITE)
+        raise CheckpointError(f"the loss of the {rows:,} rows is not finite", fix=NOT_FINITE_FIX)
     notes = evaluator.notes()
     precision = resolve_precision(settings.precision, network)
     if precision in _NOTES:

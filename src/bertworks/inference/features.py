@@ -166,9 +166,10 @@ class Embedder(NetworkEmbedder, VectorEmbedder):
             parts = native_parts(encoder, pooler, modules)
             if parts is not None:
                 return text_vectors(self, parts, packed, num_excluded)
+            has_unit_length = self.settings.normalize
             is_mean = self.pooling == "mean" and self.is_of_last and not num_excluded
             if is_mean and isinstance(encoder, FrozenNativeEncoder):
-                means = encoder.means(packed, unit_length=self.normalize and modules is None)
+                means = encoder.means(packed, unit_length=has_unit_length and modules is None)
                 if modules is None:
                     return means
                 vectors = torch.from_numpy(means)
@@ -176,7 +177,7 @@ class Embedder(NetworkEmbedder, VectorEmbedder):
                 vectors = self._pooled(encoder, packed.to(self.device), num_excluded)
             if modules is not None:
                 vectors = frozen_form(modules, "fp32", self.engine.deterministic)(vectors)
-            if self.normalize:
+            if has_unit_length:
                 vectors = nn.functional.normalize(vectors, dim=-1)
             return vectors.cpu().numpy()
 

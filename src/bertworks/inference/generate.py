@@ -20,10 +20,9 @@ from torch import Tensor
 
 from ..errors import DataError, SettingsError
 from ..nn.kv_cache import KeyValueCache
-from ..packed import Packed
+from ..packed import Packed, by_tokens
 from ..tasks.pretraining import hashing
 from ..tasks.pretraining.network import PretrainingNetwork
-from .batching import by_tokens, max_tokens_of
 from .frozen_network import inference
 from .network_runner import check_finite
 from .settings import EngineSettings, GenerationSettings
@@ -73,7 +72,7 @@ def generate(
         counts[ids] += 1
     new: dict[Continuation, list[int]] = {}
     device = next(network.parameters()).device
-    for part in by_tokens(texts, max_tokens_of(engine.batch_tokens, device.type)):
+    for part in by_tokens(texts, engine.max_batch_tokens(device.type)):
         ended = continue_texts(network, part, engine, pieces=pieces)
         new.update(zip(part, (list(text.new) for text in ended), strict=True))
     return [new[text] for text in texts]

@@ -24,14 +24,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..checkpoints.late_interaction import LateInteractionSettings
-from ..errors import SettingsError
+from ..errors import SettingsError, row_name
 from ..nn.encoder import Encoder, HasEncoder
 from ..nn.vector_modules import VectorModules
 from ..packed import Padded
 from ..tasks.retrieval.late_interaction import TextForm
 from ..text.encoding import TokenIds, Truncation
 from ..text.tokenizer import Tokenizer
-from .batching import row_name
 from .features import NetworkEmbedder
 from .frozen_network import frozen_form, inference
 from .network_runner import check_finite

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import needs_pytorch_error
+from ..errors import needs_pytorch_error, not_finite_error
 from ..native.quantization import to_floats
 from ..nn.vector_module_settings import output_width
 from ..packed import Packed
 from ..settings.literals import InferencePrecision
 from ..settings.pooling import modes_of
 from ..text.tokenizer import Tokenizer
-from .batching import not_finite_error
 from .fingerprints import fingerprint_of_arrays
 from .native_encoder import NativeParts, layer_vectors, text_vectors, unsupported_pooling
 from .native_modules import NativeModules

@@ -270,7 +270,7 @@ def text_vectors(
         num_excluded: the number of tokens at the start of each text that pooling leaves out.
     """
     encoder, modules, pool = parts
-    pooling, has_unit_length = embedder.pooling, embedder.normalize
+    pooling, has_unit_length = embedder.pooling, embedder.settings.normalize
     if pooling == "mean" and not num_excluded and embedder.is_of_last:
         vectors = encoder.means(packed, unit_length=has_unit_length and modules is None)
         if modules is None:

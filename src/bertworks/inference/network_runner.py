@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from ..errors import not_finite_error
 from ..nn.device import is_finite, resolve_auto
 from ..nn.encoder import Pooler
 from ..nn.heads import LayoutHead, NSPHead
@@ -21,7 +22,6 @@ from ..settings.literals import InferencePrecision
 from ..tasks import is_user_task
 from ..tasks.network import Network
 from ..tasks.task import Example, Task
-from .batching import not_finite_error
 from .frozen_native import FrozenNativeEncoder
 from .frozen_network import inference
 from .native_heads import POOLER, NativeTaskNetwork, head_tensors, unsupported_head

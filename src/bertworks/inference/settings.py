@@ -36,6 +36,10 @@ class EngineSettings(Settings):
         "GPUs",
     )
 
+    def max_batch_tokens(self, device_type: str = "cpu") -> int:
+        """The maximum number of tokens of a batch: as set, or what suits a type of device."""
+        return self.batch_tokens or (32_768 if device_type == "cuda" else 8192)
+
 
 class PredictSettings(EngineSettings):
     """Predictions."""

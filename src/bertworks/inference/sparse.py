@@ -17,12 +17,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..errors import SettingsError, import_optional
+from ..errors import SettingsError, import_optional, row_name
 from ..nn.encoder import HasEncoder
 from ..nn.heads import MLMHead
 from ..tasks.retrieval.sparse_network import splade_weights
 from ..text.tokenizer import Tokenizer
-from .batching import row_name
 from .features import NetworkEmbedder
 from .frozen_network import inference
 from .network_runner import check_finite
@@ -151,7 +150,7 @@ class SpladeEmbedder(SparseEmbedder):
                 total = total + part if self._is_sum else torch.maximum(total, part)
         assert total is not None
         vector = total if self._is_sum else splade_weights(total, self.pooling)
-        return nn.functional.normalize(vector, dim=-1) if self.normalize else vector
+        return nn.functional.normalize(vector, dim=-1) if self.settings.normalize else vector
 
 
 class PieceWeightEmbedder(SparseEmbedder):
@@ -185,7 +184,7 @@ class PieceWeightEmbedder(SparseEmbedder):
             columns = np.unique(text.encoding.input_ids)
             columns = columns[weights[columns] != 0]
             values = weights[columns]
-            if self.normalize and len(values):
+            if self.settings.normalize and len(values):
                 values = values / np.linalg.norm(values)
             rows[text.index] = columns, values
         if progress is not None:

@@ -20,7 +20,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import nn
 
-from ..errors import BertworksWarning
+from ..errors import BertworksWarning, row_name
 from ..native.library import is_enabled
 from ..native.mean_of_rows import write_means_of_rows
 from ..native.wordpiece import MAX_WORD_CHARACTERS, NativeWordPiece
@@ -29,7 +29,6 @@ from ..text.definition import UNK, Definition
 from ..text.tokenizer import Tokenizer
 from ..text.tree import TreeDefinition
 from ..text.wordpiece import CONTINUATION, WordPieceDefinition
-from .batching import row_name
 from .features import Embedder
 from .network_runner import check_finite
 from .settings import EmbedSettings
@@ -123,13 +122,13 @@ class StaticEmbedder(Embedder):
         native = self._native if self.settings.truncation != "error" else None
         if native is None or set(map(type, texts)) - {str}:
             return self._ids_of_library(texts, where)
-        is_ascii = [*map(str.isascii, (self.prompt, *texts))]
+        is_ascii = [*map(str.isascii, (self.settings.prompt, *texts))]
         if not is_ascii[0] or not any(is_ascii[1:]):
             return self._ids_of_library(texts, where)
         if not all(is_ascii):
             return self._mixed_ids(texts, where, np.array(is_ascii[1:]))
-        if self.prompt:
-            texts = [self.prompt + text for text in texts]
+        if self.settings.prompt:
+            texts = [self.settings.prompt + text for text in texts]
         ids, counts = native(texts, self.limit)
         self.num_texts += len(texts)
         self.num_truncated += int((counts > self.limit).sum())
@@ -178,13 +177,15 @@ class StaticEmbedder(Embedder):
             warnings.warn(what, BertworksWarning, stacklevel=4)
         table = self.network.encoder.embeddings.word_embeddings.weight.detach().float()
         if is_enabled() and table.is_cpu and table.is_contiguous():
-            write_means_of_rows(table.numpy(), ids, lengths, result, unit_length=self.normalize)
+            write_means_of_rows(
+                table.numpy(), ids, lengths, result, unit_length=self.settings.normalize
+            )
         else:
             starts = (np.cumsum(lengths) - lengths).astype(np.int32)
             with torch.inference_mode():
                 indices, offsets = (torch.from_numpy(a).to(table.device) for a in (ids, starts))
                 vectors = nn.functional.embedding_bag(indices, table, offsets, mode="mean")
-                if self.normalize:
+                if self.settings.normalize:
                     vectors = nn.functional.normalize(vectors, dim=-1)
             result[:] = vectors.cpu().numpy()
         check_finite(torch.from_numpy(result), place)

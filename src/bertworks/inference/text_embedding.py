@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import BertworksWarning, DataError, SettingsError
+from ..errors import BertworksWarning, DataError, SettingsError, not_finite_error, row_name
 from ..native.library import num_threads
 from ..nn.config import EncoderConfig
-from ..packed import Packed
+from ..packed import Packed, by_tokens
 from ..settings.literals import InferencePrecision
 from ..text.encoding import Encoding, TokenIds, Truncation
 from ..text.tokenizer import Tokenizer
-from .batching import by_tokens, max_tokens_of, not_finite_error, row_name
 from .settings import EmbedSettings, EngineSettings, LayerSettings
 from .similarity import of_unit_length
 from .vector_codes import CODE_TYPES, code_width, quantize_vectors
@@ -133,7 +132,7 @@ class TextReader(ABC):
 
     def packs(self, texts: Sequence[EncodedText]) -> Iterator[tuple[list[EncodedText], Packed]]:
         """Yield packs of texts of similar length, longest first."""
-        max_tokens = max_tokens_of(self.engine.batch_tokens, self.device_type)
+        max_tokens = self.engine.max_batch_tokens(self.device_type)
         if self.device_type == "cpu":  # larger batches need more memory, but are not faster
             max_tokens = min(max_tokens, _TOKENS_OF_A_THREAD * num_threads())
         for part in by_tokens(texts, max_tokens):
@@ -213,10 +212,7 @@ class TextReader(ABC):
 
 
 class TextEmbedder(TextReader):
-    """Computes something for each text: a vector, a sparse vector, or a matrix.
-
-    See `TextReader` for the arguments, and `EmbedSettings`.
-    """
+    """Computes something for each text: a vector, a sparse vector, or a matrix."""
 
     settings: EmbedSettings
 
@@ -230,16 +226,6 @@ class TextEmbedder(TextReader):
     def pooling(self) -> str:
         """How the vectors of tokens become that of a text."""
         return self.settings.pooling
-
-    @property
-    def normalize(self) -> bool:
-        """Whether vectors have length 1."""
-        return self.settings.normalize
-
-    @property
-    def prompt(self) -> str:
-        """The prefix of each text."""
-        return self.settings.prompt
 
     @property
     def _tokenize(self) -> Callable[..., Sequence[Encoding | TokenIds]]:
@@ -261,7 +247,7 @@ class TextEmbedder(TextReader):
             prompt, truncation: instead of the settings.
             side: the side at which texts are truncated.
         """
-        prompt = self.prompt if prompt is None else prompt
+        prompt = self.settings.prompt if prompt is None else prompt
         if prompt and texts and isinstance(texts[0], str):
             texts = [prompt + text for text in texts]
         else:
@@ -391,7 +377,8 @@ class VectorEmbedder(TextEmbedder):
         """Return vectors of `dimensions` numbers, at length 1 if they have that; or their codes."""
         if self.settings.dimensions is not None:
             vectors = vectors[:, : self.settings.dimensions]
-            vectors = of_unit_length(vectors) if self.normalize else np.ascontiguousarray(vectors)
+            is_scaled = self.settings.normalize
+            vectors = of_unit_length(vectors) if is_scaled else np.ascontiguousarray(vectors)
         quantization = self.settings.quantization
         return vectors if quantization == "none" else quantize_vectors(vectors, quantization)
 

@@ -26,8 +26,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
-from ..errors import BertworksError
-from ..inference.batching import by_tokens, max_tokens_of, row_name
+from ..errors import BertworksError, row_name
 from ..inference.engine import DEFAULTS
 from ..inference.evaluate import evaluate
 from ..inference.frozen_network import inference
@@ -36,7 +35,7 @@ from ..inference.settings import EngineSettings
 from ..nn.config import EncoderConfig
 from ..nn.encoder import HasEncoder
 from ..nn.layers import Dropout
-from ..packed import Batch
+from ..packed import Batch, by_tokens
 from ..runs.run_directory import RunDirectory
 from ..settings.base import Settings, with_default
 from ..tasks.best_metric import BestMetric
@@ -237,7 +236,7 @@ def _fill(
     engine: EngineSettings,
 ) -> None:
     device = next(network.parameters()).device
-    for part in by_tokens(examples, max_tokens_of(engine.batch_tokens, device.type)):
+    for part in by_tokens(examples, engine.max_batch_tokens(device.type)):
         batch = task.collate(part).to(device)
         windows = (part[at].sequences[number] for at, number in sort_sequences(part))
         pieces = states.pieces(windows)

@@ -15,7 +15,8 @@ from itertools import accumulate, takewhile
 from typing import Any, NamedTuple
 
 from ..errors import BertworksError
-from .schedule import Load, Row, Runner, Schedule, Sized, Ticket
+from ..packed import Sized
+from .schedule import Load, Row, Runner, Schedule, Ticket
 
 
 class ClosedError(BertworksError):

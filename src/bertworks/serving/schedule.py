@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
 from ..errors import BertworksError
+from ..packed import Sized
 
 _SLICE_ROWS = 64
 _SLICE_CHARACTERS = 1 << 16
@@ -45,13 +46,6 @@ class TooLargeError(BertworksError):
 
 class DeadlineError(BertworksError):
     """A request's deadline passed before it was computed."""
-
-
-class Sized(Protocol):
-    """A tokenised row."""
-
-    @property
-    def num_tokens(self) -> int: ...
 
 
 class Runner(Protocol):

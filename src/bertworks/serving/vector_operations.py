@@ -67,7 +67,7 @@ async def embed(
     if prompt_name is not None:
         prompt = get_prompt(job, prompt_name)
     elif job.limits.default_prompt or is_query:
-        prompt = embedder.prompt
+        prompt = embedder.settings.prompt
     else:
         prompt = ""
     texts = [prompt + item.text for item in items if isinstance(item.text, str)]

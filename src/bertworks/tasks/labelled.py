@@ -18,7 +18,7 @@ from ..checkpoints.sentence_settings import SentenceSettings
 from ..data.rows import NoLabel, Row, Rows
 from ..data.schema import RoleColumns, Schema, names_of
 from ..data.unlabelled import LabelledTableOptions
-from ..errors import DataError, SettingsError
+from ..errors import DataError, SettingsError, row_name
 from ..nn.config import EncoderConfig
 from ..settings.base import Settings
 from ..text.tokenizer import Tokenizer
@@ -198,7 +198,7 @@ class LabelledTask(Task[ExampleT]):
         labelled: bool = True,
     ) -> list[ExampleT]:
         if where is None:
-            where = [f"row {number + 1}" for number in range(first_index, first_index + len(rows))]
+            where = [row_name(number) for number in range(first_index, first_index + len(rows))]
         if not rows:
             return []
         examples = self.build_examples(rows, first_index, where, labelled=labelled)

@@ -85,8 +85,6 @@ class Definition(ABC):
     roles: Roles
     frame: Frame
     unknown_id: int | None = None  # the id of unknown pieces, if they are left out of every text
-    # int32 [library's pieces]: the id of each of them; None: the same
-    library_ids: NDArray[np.int32] | None = None
 
     @property
     @abstractmethod
@@ -146,6 +144,11 @@ class Definition(ABC):
         Raises:
             DataError: `text` is not a string, or has a lone surrogate; the error names `where`.
         """
+
+    @cached_property
+    def library_ids(self) -> NDArray[np.int32] | None:
+        """int32 [library's pieces]: the id of each of them; None: the same."""
+        return None
 
     @abstractmethod
     def library(self, *, typed_mask: bool, split: bool) -> tokenizers.Tokenizer:

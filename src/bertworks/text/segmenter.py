@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 import numpy as np
 import tokenizers
 
-from ..errors import DataError
+from ..errors import DataError, row_name
 from .definition import Definition, Origin
 from .encoding import Ints, Segment, concatenate_segments, move_offsets, trim_offsets
 from .tree import TreeDefinition
@@ -207,11 +207,6 @@ def _of_text(segment: Segment, part: Portion, previous: Sequence[Segment]) -> Se
         (offsets + part.start).astype(np.int32),
         (segment.word_ids + words).astype(np.int32),
     )
-
-
-def row_name(number: int, where: Sequence[str] | None) -> str:
-    """The name of a row in errors."""
-    return f"row {number + 1}" if where is None else where[number]
 
 
 def _check_rows(texts: object) -> None:

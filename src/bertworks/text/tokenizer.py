@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from ..errors import DataError
+from ..errors import DataError, row_name
 from ..utils.directories import new_directory
 from ..utils.outputs import exists_error, locked_output
 from .definition import Definition
@@ -25,7 +25,7 @@ from .encoding import (
 )
 from .file_names import FILES
 from .files import read_definition, write_definition
-from .segmenter import Segmenter, row_name
+from .segmenter import Segmenter
 from .tokenizer_pieces import TokenizerPieces
 from .wordpiece import MAX_WORD_CHARACTERS, Normalization, WordPieceDefinition
 
