@@ -19,7 +19,7 @@ from bertworks.inference.settings import EngineSettings, GenerationSettings
 from bertworks.model import Model
 from bertworks.nn import device as devices
 from bertworks.nn import varlen_attention
-from bertworks.nn.attention import attention
+from bertworks.nn.attention import attention, dense_attention
 from bertworks.nn.device import resolve_auto
 from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.nn.losses import _chunk_and_group, linear_cross_entropy
@@ -423,8 +423,8 @@ def test_kernels_compute_the_formula_for_any_head_size(
     results = []
     for device, kind in (("cpu", torch.float32), ("cuda:0", dtype)):
         parts = [part.clone().to(device, kind).requires_grad_() for part in inputs]
-        backend = "dense" if device == "cpu" else None
-        output = attention(*parts, layout.to(device), causal=causal, window=window, backend=backend)
+        attend = dense_attention if device == "cpu" else attention
+        output = attend(*parts, layout.to(device), causal=causal, window=window)
         weights = torch.linspace(-1, 1, output.numel()).view(output.shape).to(device, kind)
         (output * weights).sum().backward()
         results.append([one.cpu().float() for one in (output, *(part.grad for part in parts))])

@@ -29,7 +29,7 @@ from bertworks.native import attention_fp32, library, maps, quantization
 from bertworks.native import training as native
 from bertworks.native.embeddings_and_pooling import mean_of_sequences
 from bertworks.native.library import has_kernels
-from bertworks.nn.attention import attention
+from bertworks.nn.attention import attention, dense_attention
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.encoder import Encoder
 from bertworks.nn.layers import Linear
@@ -394,8 +394,8 @@ def test_float32_attention_equals_float64(heads, size, queries, keys):
     with torch.inference_mode():
         actual = attention(query, key, value, layout, key_layout)
         double = (part.double() for part in (query, key, value))
-        expected = attention(*double, layout, key_layout, backend="dense")
-        other = attention(query, key, value, layout, key_layout, backend="dense")
+        expected = dense_attention(*double, layout, key_layout)
+        other = dense_attention(query, key, value, layout, key_layout)
     assert actual.shape == query.shape
     assert error(actual, expected) < 1.2 * error(other, expected) < 1e-5
 

@@ -11,8 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bertworks.nn import grouped_attention
-from bertworks.nn.attention import attention
+from bertworks.nn.attention import attention, dense_attention
 from bertworks.nn.grouped_attention import divide_into_blocks
+from bertworks.nn.varlen_attention import varlen_attention
 from bertworks.packed import Layout, Padded
 
 
@@ -57,7 +58,7 @@ def in_turn(monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("backend", ["grouped", "dense"])
+@pytest.mark.parametrize("attend", [attention, dense_attention])
 @settings(max_examples=25, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 6), min_size=1, max_size=6),
@@ -68,7 +69,7 @@ def in_turn(monkeypatch):
     seed=st.integers(0, 2**16),
 )
 @example(lengths=[2, 3, 9], more=None, causal=False, window=1, num_global=1, seed=0)
-def test_attention_equals_the_formula(backend, lengths, more, causal, window, num_global, seed):
+def test_attention_equals_the_formula(attend, lengths, more, causal, window, num_global, seed):
     key_lengths = [n + extra for n, extra in zip(lengths, more or [0] * 6, strict=False)]
     q = tensors(sum(lengths), 2, 3, seed)
     k, v = (tensors(sum(key_lengths), 2, 3, seed + part) for part in (1, 2))
@@ -78,7 +79,7 @@ def test_attention_equals_the_formula(backend, lengths, more, causal, window, nu
         generator = torch.Generator().manual_seed(seed)
         is_global = torch.rand(sum(key_lengths), generator=generator) < num_global / 10
     scope = {"causal": causal, "window": window, "is_global": is_global}
-    own = attention(q, k, v, *layouts, **scope, backend=backend)
+    own = attend(q, k, v, *layouts, **scope)
     expected = formula(q, k, v, lengths, key_lengths, *scope.values())
     assert torch.allclose(own, expected, atol=1e-12)
     upstream = torch.randn(own.shape, dtype=torch.float64)
@@ -144,14 +145,14 @@ def test_a_padded_batch_gives_its_real_tokens_what_a_pack_gives(causal, window):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("backend", ["grouped", "dense"])
-def test_dropout_drops_and_rescales(backend):
+@pytest.mark.parametrize("attend", [attention, dense_attention])
+def test_dropout_drops_and_rescales(attend):
     """With the identity as values, the output is the weights themselves: 0 or 1 / (1 - p) times."""
     n, p = 64, 0.25
     zeros = torch.zeros(n * 40, 1, n, dtype=torch.float64)
     eye = torch.eye(n, dtype=torch.float64).repeat(40, 1)[:, None]
     torch.manual_seed(0)
-    weights = attention(zeros, zeros, eye, layout([n] * 40), dropout=p, backend=backend) * n
+    weights = attend(zeros, zeros, eye, layout([n] * 40), dropout=p) * n
     values = weights.unique()
     assert torch.allclose(values, torch.tensor([0, 1 / (1 - p)], dtype=torch.float64))
     draws = weights.numel()
@@ -173,7 +174,7 @@ def test_dropout_gradient_is_that_of_the_same_mask():
 def test_varlen_refuses_the_cpu():
     inputs = [torch.zeros(4, 2, 8, dtype=torch.bfloat16)] * 3
     with pytest.raises(ValueError, match="on cpu, head_size=8"):
-        attention(*inputs, layout([4]), backend="varlen")
+        varlen_attention(*inputs, layout([4]), layout([4]), False, None, 0.0)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="variable-length attention needs CUDA")
@@ -182,7 +183,7 @@ def test_varlen_equals_dense(causal):
     lengths = [5, 5, 17, 64]
     position = layout(lengths).to("cuda")
     q, k, v = (tensors(91, 2, 32, seed).detach() for seed in (1, 2, 3))
-    expected = attention(q, k, v, layout(lengths), causal=causal, backend="dense")
+    expected = dense_attention(q, k, v, layout(lengths), causal=causal)
     half = [x.to("cuda", torch.bfloat16) for x in (q, k, v)]
-    own = attention(*half, position, causal=causal, backend="varlen")
+    own = varlen_attention(*half, position, position, causal, None, 0.0)
     assert (own.double().cpu() - expected).abs().max() < 0.03

@@ -17,7 +17,7 @@ from bertworks.inference.frozen_network import frozen_form
 from bertworks.native import attention_fp32
 from bertworks.native.library import has_kernels
 from bertworks.nn import grouped_attention
-from bertworks.nn.attention import attention
+from bertworks.nn.attention import attention, dense_attention
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.device import autocast_to
 from bertworks.nn.encoder import BareEncoder, Encoder
@@ -150,8 +150,8 @@ def test_gradients_equal_those_of_the_formula(terms):
     expected = formula(*parts, lengths, bias)
     upstream = numbers(*expected.shape, seed=7)
     gradients = torch.autograd.grad(expected, leaves, upstream)
-    for backend in ("grouped", "dense"):
-        found = attention(*parts, layout, backend=backend, bias=bias.in_graph())
+    for attend in (attention, dense_attention):
+        found = attend(*parts, layout, bias=bias.in_graph())
         assert torch.allclose(found, expected, atol=1e-12)
         for own, other in zip(torch.autograd.grad(found, leaves, upstream), gradients, strict=True):
             assert torch.allclose(own, other, atol=1e-12)
@@ -207,7 +207,7 @@ def test_inference_equals_the_formula(terms, dtype, limit, monkeypatch):
     extra = [torch.cat([part, part[:3]]) for part in parts]  # rows that belong to no sequence
     with torch.inference_mode():
         actual = attention(*extra, layout, bias=cast)
-        dense = attention(*parts, layout, bias=cast, backend="dense")
+        dense = dense_attention(*parts, layout, bias=cast)
     assert (actual[:-3].double() - expected).abs().max() < limit
     assert not actual[-3:].any()
     assert (dense.double() - expected).abs().max() < limit
@@ -253,8 +253,8 @@ def test_biases_are_added_in_causal_attention_with_earlier_keys():
     layouts = [Layout.from_lengths(np.array(one)) for one in (lengths, more)]
     bias = make_bias("c", 32, 2, 4)
     own, other = (
-        attention(query, key, value, *layouts, causal=True, bias=bias, backend=backend)
-        for backend in ("grouped", "dense")
+        attend(query, key, value, *layouts, causal=True, bias=bias)
+        for attend in (attention, dense_attention)
     )
     assert torch.allclose(own, other, atol=1e-12)
     whole = torch.cat([numbers(3, 2, 4, seed=4), query])  # the first sequence's earlier queries
@@ -285,13 +285,6 @@ def test_values_may_have_another_size_than_queries():
         cast = ScoreBias(bias.length, keys=bias.keys.detach(), scale=bias.scale)
         again = attention(*parts, layout, bias=cast)
     assert torch.allclose(again, expected, atol=1e-12)
-
-
-def test_flash_attention_declines_a_bias():
-    parts = [torch.zeros(4, 2, 8, dtype=torch.bfloat16)] * 3
-    layout = Layout.from_lengths(np.array([4]))
-    with pytest.raises(ValueError, match="no score bias"):
-        attention(*parts, layout, backend="varlen", bias=make_bias("c", 4, 2, 8))
 
 
 # --------------------------------------------------------------------------------------- encoders

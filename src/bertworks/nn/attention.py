@@ -1,6 +1,6 @@
 """Scaled dot-product attention within each sequence: softmax(Q Kᵀ / √d) V.
 
-Three backends take the same arguments and compute the same result. Queries and keys may have
+Three backends compute the same result; `attention` chooses one. Queries and keys may have
 different layouts; attention may be causal or not, limited to a window or not, with first tokens
 that all see; terms that depend on distances may be added to the scores; dropout may be applied to
 the probabilities.
@@ -12,19 +12,19 @@ the probabilities.
   depend on queries and keys too.
 - *varlen*: PyTorch's kernels for sequences of several lengths (`varlen_attention.py`). CUDA, no
   terms in the scores.
-- *dense*: one masked product over all tokens of a pack, or over the rows of a padded batch. The
-  plain formula: the reference of the tests, and the one in exported models.
+- *dense* (`dense_attention`): one masked product over all tokens of a pack, or over the rows of a
+  padded batch. The plain formula: the reference of the tests, and the one in exported models.
 
 Source: Vaswani et al. (2017), equation 1.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..native import attention_fp32
@@ -39,8 +39,6 @@ from .grouped_attention import grouped_attention, infer_grouped, pair_groups
 from .score_bias import ScoreBias, scale_of
 from .varlen_attention import choose_kernel, varlen_attention
 
-Backend = Literal["grouped", "varlen", "dense"]
-
 
 def attention(
     query: Float[Tensor, "queries heads head_size"],
@@ -52,7 +50,6 @@ def attention(
     causal: bool = False,
     window: int | None = None,
     dropout: float = 0.0,
-    backend: Backend | None = None,
     bias: ScoreBias | None = None,
     is_global: Bool[Tensor, " tokens"] | None = None,
 ) -> Float[Tensor, "queries heads value_size"]:
@@ -69,34 +66,17 @@ def attention(
         causal: no token attends to a later one.
         window: the largest distance at which tokens attend to each other; unlimited by default.
         dropout: the probability that a weight is dropped (zero in evaluation).
-        backend: by default the fastest that the device, the dtype and the dropout allow; dense for
-            a padded batch.
         bias: terms that are added to the scores.
         is_global: for each key, whether all tokens of its sequence attend to it, also beyond the
             window.
     """
-    key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
     if isinstance(layout, Padded):
-        masked = make_padded_mask(layout, causal, window, is_global)
-        terms = None if bias is None else (bias, make_padded_distances(layout))
-        return _dense(query, key, value, masked, dropout, terms)
-    if key_layout is None:
-        key_layout = layout
-    if backend is None:
-        is_plain = bias is None and is_global is None
-        has_kernel = is_plain and choose_kernel(query, value, window) is not None
-        backend = "varlen" if has_kernel else "grouped"
-    if backend == "dense":
-        masked = make_pack_mask(layout, key_layout, causal, window, query.device, is_global)
-        terms = None
-        if bias is not None:
-            terms = bias, make_pack_distances(layout, key_layout, query.device)
-        return _dense(query, key, value, masked, dropout, terms)
-    if backend == "varlen":
-        if bias is not None:
-            raise ValueError("variable-length attention has no score bias")
-        if is_global is not None:
-            raise ValueError("variable-length attention has no global tokens")
+        scope: dict[str, Any] = {"causal": causal, "window": window, "dropout": dropout}
+        return dense_attention(query, key, value, layout, bias=bias, is_global=is_global, **scope)
+    key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
+    key_layout = key_layout or layout
+    is_plain = bias is None and is_global is None
+    if is_plain and choose_kernel(query, value, window) is not None:
         return varlen_attention(query, key, value, layout, key_layout, causal, window, dropout)
     is_inferred = torch.is_inference_mode_enabled()
     is_unmasked = not causal and window is None
@@ -121,23 +101,32 @@ def repeat_heads(
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
 
 
-# ------------------------------------------------------------------------------------------ dense
-
-
-def _dense(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    masked: Bool[Tensor, "rows 1 #queries keys"],
-    dropout: float,
-    terms: tuple[ScoreBias, Int64[Tensor, "queries keys"]] | None = None,
-) -> Tensor:
-    """Compute the formula; `terms` are the score bias and the distances of keys from queries."""
+def dense_attention(
+    query: Float[Tensor, "queries heads head_size"],
+    key: Float[Tensor, "keys key_heads head_size"],
+    value: Float[Tensor, "keys key_heads value_size"],
+    layout: Layout | Padded,
+    key_layout: Layout | None = None,
+    *,
+    causal: bool = False,
+    window: int | None = None,
+    dropout: float = 0.0,
+    bias: ScoreBias | None = None,
+    is_global: Bool[Tensor, " tokens"] | None = None,
+) -> Float[Tensor, "queries heads value_size"]:
+    """Compute `attention` by the plain formula, with the scores of all pairs of tokens."""
+    key, value = repeat_heads(key, query.shape[1]), repeat_heads(value, query.shape[1])
+    if isinstance(layout, Padded):
+        masked = make_padded_mask(layout, causal, window, is_global)
+        distances = None if bias is None else make_padded_distances(layout)
+    else:
+        layouts = layout, key_layout or layout
+        masked = make_pack_mask(*layouts, causal, window, query.device, is_global)
+        distances = None if bias is None else make_pack_distances(*layouts, query.device)
     rows = masked.shape[0]
     q, k, v = (
         part.reshape(rows, -1, *part.shape[1:]).transpose(1, 2) for part in (query, key, value)
     )
-    bias, distances = terms or (None, None)
     scores = torch.matmul(q, k.transpose(-1, -2)) * scale_of(query, bias)
     if bias is not None and distances is not None:
         scores = scores + bias.of_distances(q, k, distances)
