@@ -391,11 +391,9 @@ class Schema:
 
     def has_required_columns(self, rows: Rows, columns: RoleColumns, *, labelled: bool) -> bool:
         """Whether a table has the required columns."""
-        return all(
-            bool(columns[role.name]) and set(names_of(columns[role.name])) <= set(rows.columns)
-            for role in self.roles
-            if self._is_needed(role, labelled=labelled)
-        )
+        present = columns_present(rows, columns)
+        needed = (role for role in self.roles if self._is_needed(role, labelled=labelled))
+        return all(present[role.name] for role in needed)
 
     def text(self, columns: RoleColumns) -> str:
         """Return the columns by role, for messages and reports."""
@@ -422,3 +420,11 @@ def names_of(column: Column) -> tuple[str, ...]:
     if column is None:
         return ()
     return (column,) if isinstance(column, str) else column
+
+
+def columns_present(rows: Rows, columns: RoleColumns) -> RoleColumns:
+    """Return each role's column if a table has it, or all of several; otherwise None."""
+    return {
+        role: column if column and set(names_of(column)) <= set(rows.columns) else None
+        for role, column in columns.items()
+    }

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from ..checkpoints.sentence_settings import SentenceSettings
 from ..data.rows import NoLabel, Row, Rows
-from ..data.schema import RoleColumns, Schema, names_of
+from ..data.schema import RoleColumns, Schema, columns_present, names_of
 from ..data.unlabelled import LabelledTableOptions
 from ..errors import DataError, SettingsError, row_name
 from ..nn.config import EncoderConfig
@@ -380,13 +380,9 @@ class LabelledTask(Task[ExampleT]):
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
         schema = self.table_schema
-        present = {
-            role: column
-            for role, column in self.columns.items()
-            if column and set(names_of(column)) <= set(rows.columns)
-        }
+        present = columns_present(rows, self.columns)
         searched = (r for r in schema.roles if r.optional or labelled or not r.of_label)
-        if all(role.name in present for role in searched):
+        if all(present.get(role.name) for role in searched):
             return self
         columns = schema.find(rows, present, labelled=labelled)
         settings = self.settings.with_values(**self._settings_of_columns(columns))

@@ -85,6 +85,11 @@ class TokenIds:
     truncated_tokens: int = 0  # the number of tokens that were truncated
 
     @property
+    def token_type_ids(self) -> Ints:
+        """int32 [tokens]: type 0, as of any single text."""
+        return np.zeros_like(self.input_ids)
+
+    @property
     def num_tokens(self) -> int:
         """The number of tokens, special ones included."""
         return len(self.input_ids)

@@ -259,6 +259,12 @@ def find_score_range(scores: Sequence[float]) -> tuple[float, float]:
     return low, high if high > low else low + 1
 
 
+def scale_score(score: float, score_range: tuple[float, float]) -> float:
+    """Return the cosine that a score means."""
+    low, high = score_range
+    return (score - low) / (high - low)
+
+
 def missing_column_error(rows: Rows, what: str, option: str) -> DataError:
     """The error of a table in which a required column is not found."""
     return DataError(

@@ -9,6 +9,7 @@ Source: Khattab and Zaharia (2020), "ColBERT", §3.2.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +77,31 @@ class TextForm:
                 )
             encodings.append(TokenIds(np.concatenate([start, row[:room], end]), excess))
         return encodings
+
+    def encode_both(
+        self,
+        texts: Sequence[str],
+        where: Sequence[str],
+        limits: tuple[int, int],
+        truncation: Truncation,
+        is_query: Sequence[bool],
+    ) -> list[TokenIds]:
+        """Tokenise queries, which are filled, and documents; see `encode`.
+
+        Args:
+            limits: the length of queries, and the maximum length of documents.
+            is_query: which of the texts are queries.
+        """
+        encodings: dict[int, TokenIds] = {}
+        for kind, limit in zip((True, False), limits, strict=True):
+            rows = [row for row, one in enumerate(is_query) if one == kind]
+            parts, places = ([of[row] for row in rows] for of in (texts, where))
+            ids = self.encode(parts, places, limit, truncation, is_query=kind)
+            encodings |= dict(zip(rows, ids, strict=True))
+        return [
+            replace(one, input_ids=self.fill(one, limits[0])) if is_query[row] else one
+            for row, one in sorted(encodings.items())
+        ]
 
     def fill(self, query: TokenIds, length: int) -> NDArray[np.int32]:
         """A query's ids, filled with `[MASK]` up to a length."""

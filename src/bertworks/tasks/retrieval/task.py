@@ -12,6 +12,7 @@ Retrieval", §3.2.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -22,11 +23,12 @@ from ...checkpoints.heads import MLM
 from ...checkpoints.late_interaction import LateInteractionSettings
 from ...checkpoints.sentence_settings import SentenceSettings
 from ...data.rows import Row, Rows, text_of
-from ...data.schema import RoleColumns, names_of
+from ...data.schema import RoleColumns, columns_present, names_of
 from ...errors import DataError, SettingsError
 from ...nn.config import EncoderConfig
 from ...nn.head_layouts import HeadLayout
-from ...packed import Batch, Packed, to_array
+from ...packed import Batch, to_array
+from ...text.encoding import Encoding, TokenIds
 from ...text.tokenizer import Tokenizer
 from ..array_network import ArrayNetwork, compute_in_chunks
 from ..example import LabelledExample, Tokens
@@ -41,6 +43,7 @@ from .columns import (
     missing_column_error,
     read_negatives,
     read_score_list,
+    scale_score,
     without_irrelevant,
 )
 from .late_interaction import TextForm, trained_form
@@ -186,13 +189,9 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         if names <= set(rows.columns) and not needs_range:
             return self
         has_texts = {columns["query"], columns["passage"]} <= set(rows.columns)
-        table_columns = {
-            role: column if column and set(names_of(column)) <= set(rows.columns) else None
-            for role, column in columns.items()
-        }
         may_score = settings.has_pair_scores or not has_texts
         columns = find_retrieval_columns(
-            rows, table_columns, labelled=labelled, may_score=may_score
+            rows, columns_present(rows, columns), labelled=labelled, may_score=may_score
         )
         values = self._settings_of_columns(columns)
         is_pairs = settings.losses[0] not in DISTILLATION_LOSSES
@@ -212,32 +211,28 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         settings = self.settings.of_table(number)
         if number == 0:
             return type(self)(self.tokenizer, settings).for_table(rows, labelled=True)
-        names = {
-            role: column if column and set(names_of(column)) <= set(rows.columns) else None
-            for role, column in self.columns.items()
-        }
+        names = columns_present(rows, self.columns)
         if isinstance(self.settings.loss, tuple):  # so its rows may be of another kind
             if settings.loss not in (*PAIR_LOSSES, *DISTILLATION_LOSSES):
                 names["score"] = None
             values = self._settings_of_columns(names)
             task = self.from_table(self.tokenizer, rows, settings.with_values(**values))
-            if isinstance(score := task.columns["score"], str) and settings.score_range is not None:
-                check_same_scale(rows, score, settings.score_range)
-            return task
-        has_lists = settings.loss in DISTILLATION_LOSSES
-        columns = find_retrieval_columns(rows, names, has_score_lists=has_lists)
-        score, first_score = columns["score"], self.columns["score"]
-        if (score is None) != (first_score is None):
-            what = "has no scores" if score is None else f"has scores (column {score!r})"
-            raise DataError(
-                f"the table {what}, unlike the first training table",
-                where=rows.name,
-                fix="Train on tables of one kind, or remove the column.",
-            )
-        if isinstance(score, str) and settings.score_range is not None:
+        else:
+            has_lists = settings.loss in DISTILLATION_LOSSES
+            columns = find_retrieval_columns(rows, names, has_score_lists=has_lists)
+            score, first_score = columns["score"], self.columns["score"]
+            if (score is None) != (first_score is None):
+                what = "has no scores" if score is None else f"has scores (column {score!r})"
+                raise DataError(
+                    f"the table {what}, unlike the first training table",
+                    where=rows.name,
+                    fix="Train on tables of one kind, or remove the column.",
+                )
+            values = self._settings_of_columns(columns)
+            task = type(self)(self.tokenizer, settings.with_values(**values))
+        if isinstance(score := task.columns["score"], str) and settings.score_range is not None:
             check_same_scale(rows, score, settings.score_range)
-        values = self._settings_of_columns(columns)
-        return type(self)(self.tokenizer, settings.with_values(**values))
+        return task
 
     @property
     def sentence(self) -> SentenceSettings:
@@ -287,10 +282,9 @@ class RetrievalTask(LabelledTask[LabelledExample]):
             if config.attention != "bidirectional":
                 raise SettingsError(f"pooling={self.pooling}: the model's attention is causal")
             return SparseNetwork(config, self.settings)
-        if (widest := max(self.settings.dimensions or (1,))) > config.hidden_size:
-            what = (
-                f"dimensions={widest} is more than the encoder's hidden_size={config.hidden_size}"
-            )
+        widest, size = max(self.settings.dimensions or (1,)), config.hidden_size
+        if widest > size:
+            what = f"dimensions={widest} is more than the encoder's hidden_size={size}"
             raise SettingsError(what)
         return RetrievalNetwork(config, self.settings)
 
@@ -299,10 +293,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         return None if self.settings.is_sparse or self.settings.is_late else {}
 
     def compute(self, network: ArrayNetwork, batch: Batch) -> dict[str, NDArray[Any]]:
-        def compute_vectors(part: Packed) -> NDArray[np.float32]:
-            return network.vectors(part, self.pooling)
-
-        vectors = compute_in_chunks(compute_vectors, batch.packed)
+        vectors = compute_in_chunks(partial(network.vectors, pooling=self.pooling), batch.packed)
         queries, passages = vectors[batch.targets["query"]], vectors[batch.targets["passage"]]
         values = np.array([one @ other for one, other in zip(queries, passages, strict=False)])
         return {"queries": queries, "passages": passages, "values": values}
@@ -352,13 +343,10 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         scores: list[Any] = [None] * len(rows)
         loss = settings.losses[0]  # a list's others are those of other tables
         needs_negatives = loss in ("triplet", *DISTILLATION_LOSSES)
-        query_prompt, passage_prompt = settings.prompts()
         for index, (row, location) in enumerate(zip(rows, where, strict=True)):
-            query, passage = (text_of(row, column, location) for column in text_columns)
-            parts = [query, passage]
+            parts = [text_of(row, column, location) for column in text_columns]
             if labelled:
-                others = read_negatives(row, negatives, location)
-                parts += others
+                parts += read_negatives(row, negatives, location)
                 if needs_negatives and negatives and len(parts) == 2:
                     fix = "Leave the row out, or give loss=in-batch."
                     raise DataError("the row has no negative", where=location, fix=fix)
@@ -367,12 +355,10 @@ class RetrievalTask(LabelledTask[LabelledExample]):
                     scores[index] = read_score_list(row, settings.score_column, count, location)
                 elif settings.score_column is not None:
                     assert settings.score_range is not None, "found in the table"
-                    low, high = settings.score_range
-                    scores[index] = (
-                        read_finite_number(row, settings.score_column, location) - low
-                    ) / (high - low)
+                    score = read_finite_number(row, settings.score_column, location)
+                    scores[index] = scale_score(score, settings.score_range)
             texts.append(parts)
-        prompts = query_prompt, passage_prompt
+        prompts = settings.prompts()
         return self.build_examples_from_texts(texts, first_index, where, scores, prompts)
 
     def build_examples_from_texts(
@@ -392,18 +378,18 @@ class RetrievalTask(LabelledTask[LabelledExample]):
             DataError: a text is too long and `truncation` is "error".
         """
         locations = [location for parts, location in zip(texts, where, strict=True) for _ in parts]
-        numbers = [number for parts in texts for number in range(len(parts))]
+        is_query = [number == 0 for parts in texts for number in range(len(parts))]
         all_texts = [
             prompts[number > 0] + text for parts in texts for number, text in enumerate(parts)
         ]
-        encodings = self._encode(all_texts, locations, [number == 0 for number in numbers])
+        encodings = self._encode(all_texts, locations, is_query)
         edges = pairwise(accumulate(map(len, texts), initial=0))
         return [
             LabelledExample(
                 index=first_index + number,
-                sequences=[tokens for tokens, _ in encodings[start:end]],
+                sequences=[*map(Tokens.from_encoding, encodings[start:end])],
                 target=targets[number],
-                truncated_tokens=sum(excess for _, excess in encodings[start:end]),
+                truncated_tokens=sum(one.truncated_tokens for one in encodings[start:end]),
                 texts=texts[number],
                 where=where[number],
             )
@@ -412,28 +398,15 @@ class RetrievalTask(LabelledTask[LabelledExample]):
 
     def _encode(
         self, texts: Sequence[str], where: Sequence[str], is_query: Sequence[bool]
-    ) -> list[tuple[Tokens, int]]:
-        """Tokenise texts: their tokens, and how many were cut off."""
+    ) -> Sequence[Encoding | TokenIds]:
         settings = self.settings
         limit, truncation = settings.max_seq_length, settings.truncation
-        if not settings.is_late:
-            encodings = self.tokenizer.encode_batch(
-                texts, max_length=limit, truncation=truncation, where=where
-            )
-            return [(Tokens.from_encoding(one), one.truncated_tokens) for one in encodings]
-        result: list[tuple[Tokens, int]] = [(Tokens(*[np.empty(0, np.int32)] * 2), 0)] * len(texts)
-        for kind, length in ((True, settings.query_length), (False, limit)):
-            rows = [row for row, one in enumerate(is_query) if one == kind]
-            places = [where[row] for row in rows]
-            parts = [texts[row] for row in rows]
-            for row, one in zip(
-                rows,
-                self._form.encode(parts, places, length, truncation, is_query=kind),
-                strict=True,
-            ):
-                ids = self._form.fill(one, length) if kind else one.input_ids
-                result[row] = Tokens(ids, np.zeros_like(ids)), one.truncated_tokens
-        return result
+        if settings.is_late:
+            limits = settings.query_length, limit
+            return self._form.encode_both(texts, where, limits, truncation, is_query)
+        return self.tokenizer.encode_batch(
+            texts, max_length=limit, truncation=truncation, where=where
+        )
 
     def collate(self, examples: Sequence[LabelledExample]) -> Batch:
         """Pack all texts in order of length; `pack_texts` describes the targets.
@@ -468,7 +441,6 @@ class RetrievalTask(LabelledTask[LabelledExample]):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The metrics that the evaluator computes."""
         return self._evaluator_class().metrics
 
     def evaluator(self) -> Evaluator:
