@@ -18,7 +18,7 @@ from bertworks.errors import DataError, SettingsError
 from bertworks.serving.client import AsyncClient, Client
 from bertworks.serving.client_base import ServerError
 from bertworks.serving.client_parts import add_neighbours
-from bertworks.serving.dialects.tei import describe_row_context
+from bertworks.serving.dialects.info import describe_row_context
 from bertworks.serving.settings import ServeSettings
 from bertworks.tasks.tagging.task import TaggingTask
 from bertworks.text.tokenizer import Tokenizer

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -132,14 +132,6 @@ class RowPredictor(Protocol):
     def __call__(
         self, part: tuple[int, Sequence[tuple[LocatedRow, Row]]]
     ) -> tuple[list[Prediction], TruncationCounts]: ...
-
-
-class PredictionJob(NamedTuple):
-    """A table, what predicts its rows, and what the predictions depend on, as JSON values."""
-
-    predictor: RowPredictor
-    rows: Iterable[LocatedRow]
-    provenance: dict[str, Any]
 
 
 def predict(

@@ -22,7 +22,6 @@ from ..data.text_inputs import (
     not_empty,
     read_texts,
     texts_or_data,
-    warn_of_files,
 )
 from ..errors import BertworksError, DataError, SettingsError
 from ..jobs.parallel import Workers
@@ -33,6 +32,7 @@ from ..utils.outputs import locked_output
 from . import engine
 from .embedding_model import EmbeddingModel
 from .engine import AnyNetwork
+from .prediction_job import check_predicts, open_job
 from .settings import EngineSettings, FeatureSettings, PredictSettings
 from .token_features import TokenFeatures
 
@@ -176,14 +176,14 @@ class TaskModel(EmbeddingModel):
         """
         options, others = TableOptions.split(settings)
         predict_settings = PredictSettings.parse(others)
-        self._check_predicts(predict_settings)
+        check_predicts(self, predict_settings)
         check_table_options(options, data)
         source = texts_or_data(rows, data)
         if data is None:
             source = not_empty(as_texts(source))
             if source is None:
                 return iter(())
-        job = self._open_job(source, predict_settings, options, is_table=data is not None)
+        job = open_job(self, source, predict_settings, options, is_table=data is not None)
         return engine.predict_rows(job.predictor, job.rows)
 
     def predict_to(
@@ -224,7 +224,7 @@ class TaskModel(EmbeddingModel):
 
         options, others = TableOptions.split(settings)
         predict_settings = PredictSettings.parse(others)
-        self._check_predicts(predict_settings)
+        check_predicts(self, predict_settings)
         check_table_options(options, data)
         self._check_workers(workers, on)
         if predict_settings.precision == "auto":
@@ -240,7 +240,7 @@ class TaskModel(EmbeddingModel):
             with locked_output(out, [data]):
                 if not overwrite:
                     check_has_manifest(Path(out))
-        job = self._open_job(data, predict_settings, options, is_table=True)
+        job = open_job(self, data, predict_settings, options, is_table=True)
         processes = Workers(workers, on, engine.count_gpus(self.network))
         if is_stream:
             predictions = engine.predict_rows(job.predictor, job.rows, processes)
@@ -260,43 +260,6 @@ class TaskModel(EmbeddingModel):
             overwrite=overwrite,
             workers=processes,
         )
-
-    def _check_predicts(self, settings: PredictSettings) -> None:
-        from ..tasks.pretraining.task import PretrainingTask
-
-        if settings.labels:  # checked when they are used
-            return
-        task, _ = self._task_and_network()
-        if isinstance(task, PretrainingTask):
-            verbs = (
-                *(("generate" if task.causal else "fill-mask",) if task.has_masked_lm else ()),
-                *(("next-sentence",) if task.instances.next_sentence else ()),
-            )
-            raise BertworksError(
-                "the model was only pre-trained, and has no labels or values to predict",
-                fix=f"Use {', '.join(verbs)} or embed; or train it with finetune.",
-            )
-
-    def _open_job(
-        self, source: Any, settings: PredictSettings, options: dict[str, Any], *, is_table: bool
-    ) -> engine.PredictionJob:
-        """Open a table, or texts and rows in memory, and what predicts their rows."""
-        if settings.labels:
-            from .zero_shot import open_zero_shot
-
-            return open_zero_shot(self, source, settings, options)
-        task, network = self._task_and_network()
-        if settings.coverage is not None:
-            from ..tasks.classification import task_with_coverage
-
-            task = task_with_coverage(task, settings.coverage)
-        from ..tasks.inputs import iterate_task_rows, open_table
-
-        if not is_table:
-            source = iterate_task_rows(task, warn_of_files(source))
-        task, rows = open_table(task, source, labelled=False, **options)
-        predictor = engine.WindowPredictor(network, task, settings)
-        return engine.PredictionJob(predictor, rows, {"task": task.name, **task.to_dict()})
 
     def _check_workers(self, workers: int | None, on: str | None) -> None:
         """Check that other processes can load the task."""

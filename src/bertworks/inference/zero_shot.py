@@ -15,7 +15,8 @@ from ..native.library import set_num_threads
 from ..settings.literals import SimilarityFunction
 from ..tasks.task import Prediction
 from ..tasks.zero_shot import zero_shot_task
-from .engine import PredictionJob, TruncationCounts, WindowPredictor
+from .engine import TruncationCounts, WindowPredictor
+from .prediction_job import PredictionJob
 from .settings import PredictSettings
 from .similarity import similarities
 from .text_embedding import TextEmbedder

@@ -10,7 +10,7 @@ from ..openapi import docs_page
 from ..request_error import RequestError
 from . import explorer
 from .base import Dialect
-from .tei import describe_server
+from .info import describe_server
 
 dialect = Dialect("status", errors="tei")
 
