@@ -88,10 +88,8 @@ class RetrievalTask(LabelledTask[LabelledExample]):
     def inherit_options(cls, sentence: SentenceSettings | None) -> dict[str, Any]:
         if sentence is None:
             return {}
-        values: dict[str, Any] = {
-            "pooling": sentence.pooling,
-            "max_seq_length": sentence.max_seq_length,
-        }
+        limit = sentence.max_seq_length
+        values: dict[str, Any] = {"pooling": sentence.pooling, "max_seq_length": limit}
         if (late := sentence.late_interaction) is not None:
             values |= {
                 "max_seq_length": late.document_length,
@@ -422,8 +420,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
             parts = [np.array([own[0] for own in lists]), *(own[1:] for own in lists)]
             targets["labels"] = np.concatenate(parts)
         loss = self.settings.of_table(examples[0].table).loss
-        is_of_negatives = loss in ("triplet", "margin-mse")
-        count = len(targets["negative_row"]) if is_of_negatives else len(examples)
+        count = len(targets["negative_row"] if loss in ("triplet", "margin-mse") else examples)
         return Batch(packed, targets, {"retrieval": count}, examples)
 
     def decode(self, outputs: Outputs, batch: Batch) -> dict[int, Prediction]:
