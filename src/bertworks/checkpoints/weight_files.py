@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,9 @@ CODES, SCALES = ".codes", ".scales"
 # `[outputs]`, the shift (see `quantization.InputCodes`).
 CALIBRATED_CODES, INPUTS, SHIFT = ".calibrated_codes", ".calibrated_inputs", ".calibrated_shift"
 
+NewVector: TypeAlias = Callable[[int, type[np.generic]], NDArray[Any]]
+"""Makes a vector of a length and a type, with any content: `numpy.empty`, `Blocks.empty`."""
+
 
 def has_weights(directory: Path) -> bool:
     """Whether a directory has weights in safetensors or PyTorch's format."""
@@ -43,16 +46,24 @@ class StoredArray:
     shape: tuple[int, ...]
     dtype: str  # as the file names it
 
-    def read(self) -> NDArray[Any]:
+    def read(self, empty: NewVector = np.empty) -> NDArray[Any]:
         """Return the numbers; those of bfloat16 as their bits (uint16).
+
+        Args:
+            empty: makes the vector that is filled.
 
         Raises:
             CheckpointError: the file has become shorter.
         """
-        count = math.prod(self.shape)
-        numbers = np.fromfile(self.file, _DTYPES[self.dtype], count, offset=self.offset)
-        if len(numbers) < count:
-            raise CheckpointError("was truncated while it was read", where=str(self.file))
+        numbers = empty(math.prod(self.shape), _DTYPES[self.dtype])
+        rest = numbers.view(np.uint8)
+        with self.file.open("rb", buffering=0) as file:
+            file.seek(self.offset)
+            while len(rest):
+                count = file.readinto(rest.data)
+                if not count:
+                    raise CheckpointError("was truncated while it was read", where=str(self.file))
+                rest = rest[count:]
         return numbers.reshape(self.shape)
 
 

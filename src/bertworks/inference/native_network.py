@@ -16,7 +16,7 @@ from ..checkpoints.weight_files import FLOATS
 from ..errors import CheckpointError, needs_pytorch_error
 from ..native.embeddings_and_pooling import NativeEmbeddings
 from ..native.layer import MAPS, NORMS, NativeLayer, NativeLayers
-from ..native.library import Precision, has_kernels, is_fast_at_bfloat16
+from ..native.library import Blocks, Precision, has_kernels, is_fast_at_bfloat16
 from ..native.quantization import to_floats
 from ..nn.config import EncoderConfig
 from ..nn.head_layouts import HeadLayout
@@ -208,10 +208,11 @@ class NativeNetwork:
         config, prefix = self.config, f"encoder.layers.{number}"
         names = [f"{part}.{kind}" for part in (*MAPS, *NORMS) for kind in ("weight", "bias")]
         weights, maps = self._weights, MAPS if int8 else ()
+        memory = Blocks()  # for what is packed, and then freed
         codes = {name: weights.codes(f"{prefix}.{name}.weight") for name in maps}
         return NativeLayer.from_arrays(
             {
-                name: weights.read(f"{prefix}.{name}")
+                name: weights.read(f"{prefix}.{name}", memory.empty)
                 for name in names
                 if weights.has(f"{prefix}.{name}")
             },

@@ -21,6 +21,7 @@ from ..checkpoints.weight_files import (
     SAFETENSORS,
     SCALES,
     SHIFT,
+    NewVector,
     check_calibration,
     find_weight_files,
     list_arrays,
@@ -46,7 +47,7 @@ class FileArray(Protocol):
     @property
     def dtype(self) -> str: ...
 
-    def read(self) -> NDArray[Any]: ...
+    def read(self, empty: NewVector = np.empty) -> NDArray[Any]: ...
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,8 @@ class _CodedArray:
     def shape(self) -> tuple[int, ...]:
         return self.codes.shape
 
-    def read(self) -> NDArray[Any]:
-        codes: NDArray[np.float32] = self.codes.read().astype(np.float32)
+    def read(self, empty: NewVector = np.empty) -> NDArray[Any]:
+        codes: NDArray[np.float32] = self.codes.read(empty).astype(np.float32)
         codes *= to_floats(self.scales.read())[:, None]
         if self.inputs is not None:
             codes /= self.inputs.read()[0]
@@ -114,9 +115,9 @@ class NativeWeights:
         parts = self.keys.parts(name, shape)
         return all(self.arrays[part].shape == expected for part, expected in parts.items())
 
-    def read(self, name: str) -> NDArray[Any]:
-        """Read our tensor of a name, whose numbers are finite."""
-        parts = [self.arrays[theirs].read() for theirs in self.keys.theirs(name)]
+    def read(self, name: str, empty: NewVector = np.empty) -> NDArray[Any]:
+        """Read our tensor of a name, whose numbers are finite; see `StoredArray.read`."""
+        parts = [self.arrays[theirs].read(empty) for theirs in self.keys.theirs(name)]
         if name not in self._finite_names:
             for theirs, part in zip(self.keys.theirs(name), parts, strict=True):
                 floats = to_floats(part)
