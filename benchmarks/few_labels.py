@@ -1,0 +1,219 @@
+"""Classifiers from few labels, and calibration on TREC: the figures of docs/labels.md.
+
+    python benchmarks/few_labels.py few MODEL --rows 8 16 --seeds 5
+    python benchmarks/few_labels.py calibration MODEL
+
+`few` compares a logistic regression on frozen vectors, the same after contrastive tuning on pairs
+of the rows (Tunstall et al. 2022, "Efficient few-shot learning without prompts", §3.2), and
+ordinary fine-tuning. SST-2 is measured on its dev rows, TREC on 1,000 rows that no training uses.
+
+`calibration` fine-tunes a model on 2,500 rows of TREC, and divides the others ten times into 1,000
+rows, on which scalings and conformal scores are fitted, and the rows that are measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import tempfile
+import warnings
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import bertworks as bw
+from bertworks.analysis.probing import probe
+from bertworks.errors import BertworksWarning
+from bertworks.tasks.calibration import (
+    LogitScaling,
+    compute_conformal_scores,
+    conformal_quantile,
+    fit_scaling,
+)
+
+DATA = Path(os.environ.get("BERTWORKS_DATA", "../shared/data"))
+HELD_OUT = 1000
+COVERAGES = (0.8, 0.9, 0.95, 0.98)
+
+Row = dict[str, Any]
+
+
+def read_trec() -> list[Row]:
+    lines = (DATA / "trec" / "TREC.train.all").read_text("latin-1").splitlines()
+    pairs = (line.split(" ", 1) for line in lines)
+    rows = [{"text": text, "label": f"class {label}"} for label, text in pairs]
+    order = np.random.default_rng(0).permutation(len(rows))
+    return [rows[at] for at in order]
+
+
+def read_sst2(part: str) -> list[Row]:
+    with (DATA / "glue" / "sst2" / f"{part}.tsv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    return [{"text": row["sentence"], "label": f"class {row['label']}"} for row in rows]
+
+
+def choose_rows(pool: list[Row], count: int, seed: int) -> list[Row]:
+    """The first `count` rows of each class, in an order that depends on the seed."""
+    by_label: dict[str, list[Row]] = defaultdict(list)
+    for at in np.random.default_rng(seed).permutation(len(pool)):
+        by_label[pool[at]["label"]].append(pool[at])
+    return [row for label in sorted(by_label) for row in by_label[label][:count]]
+
+
+def pairs_of(rows: list[Row], rounds: int, seed: int) -> list[Row]:
+    """Pairs with the score 1 or 0: in each round two for each row, of equal and of other labels."""
+    random = np.random.default_rng(seed)
+    pairs = []
+    for row in rows * rounds:
+        others = [one for one in rows if one is not row]
+        for score in (1.0, 0.0):
+            equal = [one for one in others if (one["label"] == row["label"]) == score]
+            other = equal[random.integers(len(equal))]
+            pairs.append({"sentence1": row["text"], "sentence2": other["text"], "score": score})
+    return pairs
+
+
+def measure_few(options: argparse.Namespace) -> None:
+    trec = read_trec()
+    data = {
+        "SST-2": (read_sst2("train"), read_sst2("dev")),
+        "TREC": (trec[HELD_OUT:], trec[:HELD_OUT]),
+    }
+    for name in options.data:
+        pool, held_out = data[name]
+        for count in options.rows:
+            accuracies: dict[str, list[float]] = defaultdict(list)
+            for seed in range(options.seeds):
+                rows = choose_rows(pool, count, seed)
+                for way, accuracy in _accuracies(rows, held_out, seed, options).items():
+                    accuracies[way].append(accuracy)
+                last = {way: round(own[-1], 4) for way, own in accuracies.items()}
+                print(name, count, seed, last, flush=True)
+            for way, own in accuracies.items():
+                mean, deviation = np.mean(own), np.std(own, ddof=1)
+                print(f"| {name} | {count} | {way} | {mean:.3f} ± {deviation:.3f} |", flush=True)
+
+
+def _accuracies(
+    rows: list[Row], held_out: list[Row], seed: int, options: argparse.Namespace
+) -> dict[str, float]:
+    """The accuracy of each way of training on some rows."""
+    model = bw.load(options.model, device="cpu")
+    common: dict[str, Any] = {"seed": seed, "batch_size": 16, "device": "cpu"}
+    with tempfile.TemporaryDirectory() as folder:
+        tuned = bw.finetune(
+            *(model, "retrieval"),
+            train=pairs_of(rows, options.rounds, seed),
+            out=f"{folder}/pairs",
+            **{**common, "learning_rate": options.pair_rate, "epochs": 1},
+        )
+        tuned_accuracy = probe(tuned.model, train=rows, dev=held_out).metrics["accuracy"]
+        whole = bw.finetune(
+            *(model, "classification"),
+            train=rows,
+            out=f"{folder}/whole",
+            **{**common, "learning_rate": options.learning_rate, "epochs": options.epochs},
+        )
+        return {
+            "frozen vectors": probe(model, train=rows, dev=held_out).metrics["accuracy"],
+            "after contrastive tuning": tuned_accuracy,
+            "fine-tuning": whole.model.evaluate(held_out).metrics["accuracy"],
+        }
+
+
+def measure_calibration(options: argparse.Namespace) -> None:
+    rows = read_trec()
+    train, others = rows[:2500], rows[2500:]
+    with tempfile.TemporaryDirectory() as folder:
+        result = bw.finetune(
+            *(options.model, "classification"),
+            **{"train": train, "out": folder, "epochs": 8, "device": "cpu"},
+        )
+        predictions = list(result.model.predict([row["text"] for row in others]))
+    names = sorted(predictions[0]["probabilities"])
+    shares = np.array([[one["probabilities"][name] for name in names] for one in predictions])
+    logits = np.log(shares.clip(1e-30))  # the logits, but for a constant of each row
+    labels = np.array([names.index(row["label"]) for row in others])
+    figures: dict[str, list[float]] = defaultdict(list)
+    for seed in range(10):
+        order = np.random.default_rng(seed).permutation(len(labels))
+        fitted, measured = order[:HELD_OUT], order[HELD_OUT:]
+        scalings = {
+            "none": LogitScaling((1.0,)),
+            "temperature": _fit_temperature(logits[fitted], labels[fitted]),
+            "chosen": fit_scaling(logits[fitted], labels[fitted]),
+        }
+        figures["vector scaling is chosen"].append(len(scalings["chosen"].temperatures) > 1)
+        for name, scaling in scalings.items():
+            own = _softmax(scaling(logits[measured]))
+            figures[f"{name}: error"].append(calibration_error(own, labels[measured]))
+            gold = own[np.arange(len(own)), labels[measured]]
+            figures[f"{name}: loss"].append(float(-np.log(gold).mean()))
+            figures[f"{name}: accuracy"].append(float((own.argmax(1) == labels[measured]).mean()))
+        scaling = scalings["chosen"]
+        scores = compute_conformal_scores(_softmax(scaling(logits[fitted])), labels[fitted])
+        own = _softmax(scaling(logits[measured]))
+        gold = own[np.arange(len(own)), labels[measured]]
+        for coverage in COVERAGES:
+            is_in = own >= 1 - conformal_quantile(scores, coverage)
+            figures[f"{coverage:.0%}: coverage"].append(
+                float(is_in[np.arange(len(own)), labels[measured]].mean())
+            )
+            figures[f"{coverage:.0%}: labels"].append(float(is_in.sum(1).mean()))
+    print(f"{len(labels) - HELD_OUT:,} rows are measured in each division")
+    for name, values in figures.items():
+        mean, deviation = np.mean(values), np.std(values, ddof=1)
+        print(f"{name}: {mean:.4f} ± {deviation:.4f} ({min(values):.4f} to {max(values):.4f})")
+
+
+def _fit_temperature(logits: np.ndarray, labels: np.ndarray) -> LogitScaling:
+    """The temperature of the lowest cross-entropy, by a search."""
+    rows = np.arange(len(labels))
+    temperatures = np.geomspace(0.2, 10, 400)
+    losses = [-np.log(_softmax(logits / one)[rows, labels]).mean() for one in temperatures]
+    return LogitScaling((float(temperatures[int(np.argmin(losses))]),))
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits - logits.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
+
+
+def calibration_error(probabilities: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:
+    """The expected calibration error: Guo et al. (2017), equation 3, with bins of equal width."""
+    confidence = probabilities.max(1)
+    is_correct = probabilities.argmax(1) == labels
+    numbers = np.ceil(confidence * bins).astype(int)
+    gaps = [
+        abs(float((is_correct[numbers == one] - confidence[numbers == one]).sum()))
+        for one in range(1, bins + 1)
+    ]
+    return sum(gaps) / len(labels)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    few = commands.add_parser("few")
+    few.set_defaults(measure=measure_few)
+    few.add_argument("--rows", type=int, nargs="+", default=[8, 16], help="of each class")
+    few.add_argument("--data", nargs="+", default=["SST-2", "TREC"], choices=["SST-2", "TREC"])
+    few.add_argument("--seeds", type=int, default=5)
+    few.add_argument("--rounds", type=int, default=10, help="pairs of each row are twice as many")
+    few.add_argument("--pair-rate", type=float, default=5e-5)
+    few.add_argument("--learning-rate", type=float, default=1e-4)
+    few.add_argument("--epochs", type=int, default=50)
+    calibration = commands.add_parser("calibration")
+    calibration.set_defaults(measure=measure_calibration)
+    for one in (few, calibration):
+        one.add_argument("model")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore", BertworksWarning)  # few rows, and rates
+    options.measure(options)
+
+
+if __name__ == "__main__":
+    main()
