@@ -82,19 +82,20 @@ def measure_few(options: argparse.Namespace) -> None:
         "SST-2": (read_sst2("train"), read_sst2("dev")),
         "TREC": (trec[HELD_OUT:], trec[:HELD_OUT]),
     }
-    for name in options.data:
-        pool, held_out = data[name]
-        for count in options.rows:
-            accuracies: dict[str, list[float]] = defaultdict(list)
-            for seed in range(options.seeds):
-                rows = choose_rows(pool, count, seed)
-                for way, accuracy in _accuracies(rows, held_out, seed, options).items():
-                    accuracies[way].append(accuracy)
-                last = {way: round(own[-1], 4) for way, own in accuracies.items()}
-                print(name, count, seed, last, flush=True)
-            for way, own in accuracies.items():
-                mean, deviation = np.mean(own), np.std(own, ddof=1)
-                print(f"| {name} | {count} | {way} | {mean:.3f} ± {deviation:.3f} |", flush=True)
+    accuracies: dict[tuple[str, int, str], list[float]] = defaultdict(list)
+    cases = [(name, count) for name in options.data for count in options.rows]
+    for seed in range(options.seeds):
+        for name, count in cases:
+            pool, held_out = data[name]
+            rows = choose_rows(pool, count, seed)
+            for way, accuracy in _accuracies(rows, held_out, seed, options).items():
+                accuracies[name, count, way].append(accuracy)
+                print(
+                    f"{name}, {count} rows a class, seed {seed}, {way}: {accuracy:.4f}", flush=True
+                )
+    for (name, count, way), own in accuracies.items():
+        mean, deviation = np.mean(own), np.std(own, ddof=1)
+        print(f"| {name} | {count} | {way} | {mean:.3f} ± {deviation:.3f} |")
 
 
 def _accuracies(

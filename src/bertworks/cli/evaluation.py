@@ -107,7 +107,7 @@ def evaluate(
 
     Retrieval is evaluated on a folder in BEIR's layout: corpus.jsonl, queries.jsonl and
     qrels/NAME.tsv; or in MS MARCO's: collection.tsv, queries.NAME.tsv and qrels.NAME.tsv. MODEL may
-    be bm25 there.
+    be bm25 there, or the file of a run, or of candidates (top1000.dev.tsv).
 
     Args:
         data (FILE): Labelled rows; or the output of `prepare`, for a pre-trained model; or a folder
@@ -218,7 +218,12 @@ def _evaluate_ranking(
         raise SettingsError(f"{repetitions[0]} is given twice")
     sources = [model, *map(ModelSource, ranking.others)]
     retrievers: dict[str, Any] = {
-        one.name: BM25 if one.name == BM25 else one.load(device) for one in sources
+        one.name: BM25
+        if one.name == BM25
+        else Path(one.name)
+        if Path(one.name).is_file()
+        else one.load(device)
+        for one in sources
     }
     reranker = None if ranking.rerank is None else ModelSource(ranking.rerank).load(device)
     with Progress() as progress:

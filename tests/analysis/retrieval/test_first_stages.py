@@ -14,12 +14,15 @@ from bertworks.analysis.retrieval.bm25 import BM25Index, split_words
 from bertworks.analysis.retrieval.evaluation import evaluate_retrieval
 from bertworks.analysis.retrieval.fusion import fuse_rankings
 from bertworks.analysis.retrieval.index import Index
+from bertworks.analysis.retrieval.judgements import write_run
 from bertworks.analysis.retrieval.opening import open_index
-from bertworks.errors import BertworksError, SettingsError
+from bertworks.errors import BertworksError, DataError, SettingsError
 from bertworks.model import Model
+from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
 from bertworks.text.tokenizer import Tokenizer
 
 from ...tasks.hard_cases import CONFIG, LETTERS, PIECES
+from .test_index import PAIR, TOKENIZER, reranker
 from .test_judgements import write_lines
 
 RANDOM = np.random.default_rng(0)
@@ -113,6 +116,35 @@ def test_stages_are_evaluated(model: Model, tmp_path: Path) -> None:
         evaluate_retrieval({"bm25": "bm25"}, tmp_path, metrics=["ndgc@5"])
     with pytest.raises(SettingsError, match="'hybrid' is the name of the fusion"):
         evaluate_retrieval({"hybrid": "bm25", "dense": model}, tmp_path)
+
+
+def test_runs_and_candidates_are_first_stages(tmp_path: Path) -> None:
+    texts = {f"d{number}": text for number, text in enumerate(TEXTS[:30])}
+    write_lines(
+        tmp_path / "corpus.jsonl", *({"_id": name, "text": own} for name, own in texts.items())
+    )
+    names = dict(zip(("q1", "q2"), QUERIES[:2], strict=True))
+    write_lines(tmp_path / "queries.jsonl", *({"_id": a, "text": b} for a, b in names.items()))
+    write_lines(tmp_path / "qrels/dev.tsv", "q1\t0\td3\t1", "q2\t0\td4\t2")
+    (words,) = evaluate_retrieval({"bm25": "bm25"}, tmp_path)
+    write_run(tmp_path / "words.run", words.run, "bm25")
+    (same,) = evaluate_retrieval({"run": tmp_path / "words.run"}, tmp_path)
+    assert same.evaluation == words.evaluation
+    assert same.run == {name: pytest.approx(own) for name, own in words.run.items()}
+    rows = [f"{name}\td{row}\t{names[name]}\t{TEXTS[row]}" for name in names for row in (7, 2, 9)]
+    file = write_lines(tmp_path / "top1000.dev.tsv", "q9\td1\tnot judged\ta", *rows)
+    settings = {**PAIR, "labels": ("bad", "good"), "positive_label": "good", "max_seq_length": 32}
+    task = ClassificationTask(TOKENIZER, ClassificationSettings.parse(settings))
+    judge = reranker(task)
+    _, reranked = evaluate_retrieval({"top": file}, tmp_path, rerank=judge)
+    for name, query in names.items():
+        answers = judge.predict([(query, TEXTS[row]) for row in (7, 2, 9)])
+        scores = [one["probabilities"]["good"] for one in answers]
+        best = [f"d{(7, 2, 9)[at]}" for at in np.argsort(scores)[::-1]]
+        assert [*reranked.run[name]] == best
+    write_lines(file, "q1\td99\ta b b\ta text")
+    with pytest.raises(DataError, match=r"top1000\.dev\.tsv: 'd99' is not in"):
+        evaluate_retrieval({"top": file}, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -8,22 +8,24 @@ queries ─► each index ─► ranking ─┬─► metrics
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from ...errors import SettingsError
+from ...errors import DataError, SettingsError
 from ...settings.keywords import RetrievalEvaluationKeywords
 from ...tasks.evaluation import Evaluation
 from .fusion import fuse_rankings
 from .index import Index
-from .judgements import JudgedCorpus, read_judgements, read_run
-from .metrics import Judgements, Run, measure_run
+from .judgements import JudgedCorpus, read_candidates, read_judgements, read_run
+from .metrics import Judgements, Run, measure_run, sort_documents
 from .opening import check_retriever, open_index
 from .reranking import pair_scorer, rerank_hits
 from .settings import RankingSettings, RetrievalEvaluationSettings
+from .store_backend import ranking_of
 from .text_index import Ranking, TextIndex
 
 if TYPE_CHECKING:
@@ -32,6 +34,33 @@ if TYPE_CHECKING:
 
 
 _HYBRID = "hybrid"
+
+
+class _RunIndex(TextIndex):
+    """The documents that a file ranks for the queries of a judged corpus.
+
+    Raises:
+        DataError: the file is not valid, or a document is not in the corpus.
+    """
+
+    def __init__(self, corpus: JudgedCorpus, file: Path) -> None:
+        super().__init__(corpus.texts)
+        run = read_candidates(file)
+        rows = {name: row for row, name in enumerate(corpus.document_ids)}
+        runs = [run.get(query, {}) for query in corpus.queries]
+        if unknown_names := {name for scores in runs for name in scores} - rows.keys():
+            raise DataError(f"{min(unknown_names)!r} is not in {corpus.name}", where=str(file))
+        self._size = len(rows)
+        self._pairs = [
+            [(rows[name], scores[name]) for name in sort_documents(scores)] for scores in runs
+        ]
+
+    def __len__(self) -> int:
+        return self._size
+
+    def rank(self, queries: Sequence[str], count: int, *, approximate: bool = False) -> Ranking:
+        assert len(queries) == len(self._pairs) and not approximate, "those of the corpus"
+        return ranking_of([pairs[:count] for pairs in self._pairs], count)
 
 
 @dataclass(frozen=True)
@@ -44,7 +73,7 @@ class Stage:
 
 
 def evaluate_retrieval(
-    retrievers: Mapping[str, Retriever],
+    retrievers: Mapping[str, Retriever | Path],
     folder: str | os.PathLike[str],
     *,
     rerank: AnyModel | None = None,
@@ -57,7 +86,9 @@ def evaluate_retrieval(
     the queries of some collections are documents.
 
     Args:
-        retrievers: models, or "bm25", by name. If there are several, their fusion is a stage too.
+        retrievers: models, or "bm25", by name; or files of their runs (TREC's format), or of
+            candidates (MS MARCO's top1000.dev.tsv). If there are several, their fusion is a stage
+            too.
         folder: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`; or `collection.tsv`,
             `queries.SPLIT.tsv`, `qrels.SPLIT.tsv`.
         rerank: a cross-encoder or a model of late interaction, which orders the documents of the
@@ -85,7 +116,10 @@ def evaluate_retrieval(
     index: TextIndex | None = None
     for name, retriever in retrievers.items():
         report = None if progress is None else progress(name)
-        index = open_index(retriever, corpus.texts, progress=report, **engine)
+        if isinstance(retriever, Path):
+            index = _RunIndex(corpus, retriever)
+        else:
+            index = open_index(retriever, corpus.texts, progress=report, **engine)
         rankings[name] = index.rank(queries, depth)
         if isinstance(index, Index) and index.num_truncated:
             what = f"{index.num_truncated:,} of {len(index):,} texts were too long"
@@ -105,7 +139,7 @@ def evaluate_retrieval(
     ]
 
 
-def _check_retrievers(retrievers: Mapping[str, Retriever]) -> None:
+def _check_retrievers(retrievers: Mapping[str, Retriever | Path]) -> None:
     if not isinstance(retrievers, Mapping):
         what = f"the retrievers are no mapping, but {type(retrievers).__name__}"
         raise SettingsError(what, fix='Name them: {"dense": model, "words": "bm25"}.')
@@ -114,7 +148,8 @@ def _check_retrievers(retrievers: Mapping[str, Retriever]) -> None:
     if len(retrievers) > 1 and _HYBRID in retrievers:
         raise SettingsError(f"{_HYBRID!r} is the name of the fusion", fix="Choose another name.")
     for retriever in retrievers.values():
-        check_retriever(retriever)
+        if not isinstance(retriever, Path):
+            check_retriever(retriever)
 
 
 def evaluate_run(

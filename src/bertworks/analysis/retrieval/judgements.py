@@ -6,6 +6,8 @@
                          may end in .gz
     TREC judgements      query, 0, document, relevance, separated by white space
     TREC runs            query, Q0, document, rank, score, name of the system
+    candidates           query, document, and the texts of both, separated by tabs, in no order
+                         (MS MARCO's top1000.dev.tsv)
 
 Sources: Thakur et al. (2021), "BEIR"; the README of `trec_eval`.
 """
@@ -191,6 +193,22 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     return run
 
 
+def read_candidates(path: str | os.PathLike[str]) -> Run:
+    """Read a run in TREC's format, or candidates in MS MARCO's; the scores of these are 0.
+
+    Raises:
+        DataError: as `read_run`.
+    """
+    run: dict[str, dict[str, float]] = {}
+    for where, fields in _fields_of(path, "\t"):
+        if len(fields) != 4 and not run:
+            break
+        if len(fields) != 4:
+            raise DataError(f"has {len(fields)} fields, unlike earlier lines", where=where)
+        _add(run, fields[0], fields[1], 0.0, where)
+    return run or read_run(path)
+
+
 def write_run(path: str | os.PathLike[str], run: Run, system: str) -> None:
     """Write a run in TREC's format; the file replaces an existing one when it is complete.
 
@@ -205,14 +223,16 @@ def write_run(path: str | os.PathLike[str], run: Run, system: str) -> None:
     write_file(path, "".join(lines).encode())
 
 
-def _fields_of(path: str | os.PathLike[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the places and the fields of lines that are not blank."""
+def _fields_of(
+    path: str | os.PathLike[str], separator: str | None = None
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield the places and the fields of lines that are not blank; white space separates them."""
     name = os.fspath(path)
     if not Path(path).is_file():
         raise DataError("no such file", where=name)
     for number, line in read_lines(name, Reading()):
-        if fields := line.split():
-            yield f"{name}:{number}", fields
+        if line.strip():
+            yield f"{name}:{number}", line.split(separator)
 
 
 def _number(kind: Callable[[str], ValueT], text: str, what: str, where: str) -> ValueT:
