@@ -105,13 +105,13 @@ def _accuracies(
     model = bw.load(options.model, device="cpu")
     common: dict[str, Any] = {"seed": seed, "batch_size": 16, "device": "cpu"}
     with tempfile.TemporaryDirectory() as folder:
-        tuned = bw.finetune(
+        body = bw.finetune(
             *(model, "retrieval"),
             train=pairs_of(rows, options.rounds, seed),
             out=f"{folder}/pairs",
             **{**common, "learning_rate": options.pair_rate, "epochs": 1},
         )
-        tuned_accuracy = probe(tuned.model, train=rows, dev=held_out).metrics["accuracy"]
+        tuned_accuracy = probe(body.model, train=rows, dev=held_out).metrics["accuracy"]
         whole = bw.finetune(
             *(model, "classification"),
             train=rows,
@@ -141,27 +141,27 @@ def measure_calibration(options: argparse.Namespace) -> None:
     figures: dict[str, list[float]] = defaultdict(list)
     for seed in range(10):
         order = np.random.default_rng(seed).permutation(len(labels))
-        fitted, measured = order[:HELD_OUT], order[HELD_OUT:]
+        dev, test = order[:HELD_OUT], order[HELD_OUT:]
         scalings = {
             "none": LogitScaling((1.0,)),
-            "temperature": _fit_temperature(logits[fitted], labels[fitted]),
-            "chosen": fit_scaling(logits[fitted], labels[fitted]),
+            "temperature": _fit_temperature(logits[dev], labels[dev]),
+            "chosen": fit_scaling(logits[dev], labels[dev]),
         }
         figures["vector scaling is chosen"].append(len(scalings["chosen"].temperatures) > 1)
         for name, scaling in scalings.items():
-            own = _softmax(scaling(logits[measured]))
-            figures[f"{name}: error"].append(calibration_error(own, labels[measured]))
-            gold = own[np.arange(len(own)), labels[measured]]
+            own = _softmax(scaling(logits[test]))
+            figures[f"{name}: error"].append(calibration_error(own, labels[test]))
+            gold = own[np.arange(len(own)), labels[test]]
             figures[f"{name}: loss"].append(float(-np.log(gold).mean()))
-            figures[f"{name}: accuracy"].append(float((own.argmax(1) == labels[measured]).mean()))
+            figures[f"{name}: accuracy"].append(float((own.argmax(1) == labels[test]).mean()))
         scaling = scalings["chosen"]
-        scores = compute_conformal_scores(_softmax(scaling(logits[fitted])), labels[fitted])
-        own = _softmax(scaling(logits[measured]))
-        gold = own[np.arange(len(own)), labels[measured]]
+        scores = compute_conformal_scores(_softmax(scaling(logits[dev])), labels[dev])
+        own = _softmax(scaling(logits[test]))
+        gold = own[np.arange(len(own)), labels[test]]
         for coverage in COVERAGES:
             is_in = own >= 1 - conformal_quantile(scores, coverage)
             figures[f"{coverage:.0%}: coverage"].append(
-                float(is_in[np.arange(len(own)), labels[measured]].mean())
+                float(is_in[np.arange(len(own)), labels[test]].mean())
             )
             figures[f"{coverage:.0%}: labels"].append(float(is_in.sum(1).mean()))
     print(f"{len(labels) - HELD_OUT:,} rows are measured in each division")
