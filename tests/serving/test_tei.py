@@ -292,6 +292,7 @@ def test_info_has_all_that_their_description_requires(server: Running) -> None:
     assert info["max_input_length"] == 32, "the model's own limit"
     assert info["auto_truncate"] is False
     assert info["served_model_name"] == "encoder"
+    assert info["tokenization_workers"] == 1, "the texts of a request are tokenized in one thread"
     required_fields = (
         *("model_id", "model_sha", "model_dtype", "max_concurrent_requests", "max_batch_tokens"),
         *("max_batch_requests", "max_client_batch_size", "tokenization_workers", "version"),

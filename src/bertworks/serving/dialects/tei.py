@@ -356,9 +356,7 @@ def describe_tokens(
     tokens_of_texts = []
     locations = [f"inputs[{index}]" for index in range(len(texts))]
     for text, encoding in zip(texts, tokenizer.encode_batch(texts, where=locations), strict=True):
-        byte_offsets = [0]
-        if not text.isascii():
-            byte_offsets = np.cumsum([0, *(len(letter.encode()) for letter in text)]).tolist()
+        byte_offsets = np.cumsum([0, *(len(letter.encode()) for letter in text)]).tolist()
         tokens = []
         for number, (start, end), is_special in zip(
             encoding.input_ids.tolist(),
@@ -368,16 +366,13 @@ def describe_tokens(
         ):
             if is_special and not special:
                 continue
-            start_byte, end_byte = (
-                (start, end) if text.isascii() else (byte_offsets[start], byte_offsets[end])
-            )
             tokens.append(
                 {
                     "id": number,
                     "text": tokenizer.id_to_token(number) if is_special else text[start:end],
                     "special": is_special,
-                    "start": None if is_special else start_byte,
-                    "stop": None if is_special else end_byte,
+                    "start": None if is_special else byte_offsets[start],
+                    "stop": None if is_special else byte_offsets[end],
                 }
             )
         tokens_of_texts.append(tokens)
