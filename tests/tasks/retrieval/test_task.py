@@ -231,3 +231,11 @@ def test_one_text_is_no_pair() -> None:
     assert task.text_row("a", "b") == {"query": "a", "positive": "b"}
     with pytest.raises(DataError, match="bertworks search"):
         task.text_row("a")
+
+
+@pytest.mark.parametrize("prompts", [("", ""), ("q: ", ""), ("", "p: "), ("q: ", "p: ")])
+def test_saved_model_has_the_prompts_of_training(prompts: tuple[str, str]) -> None:
+    query, passage = prompts
+    task = task_from([{"query": "a", "positive": "b"}], query_prompt=query, passage_prompt=passage)
+    assert (task.sentence.prompt("query"), task.sentence.prompt("document")) == prompts
+    assert ("prompts" in task.sentence.entries) == any(prompts)

@@ -236,8 +236,8 @@ class RetrievalTask(LabelledTask[LabelledExample]):
     def sentence(self) -> SentenceSettings:
         limit = self.settings.max_seq_length
         query, passage = self.settings.prompts()
-        prompts = {"query": query, "document": passage} if query or passage else {}
-        entries: dict[str, Any] = {"prompts": prompts} if prompts else {}
+        prompts = {"query": query, "document": passage}
+        entries: dict[str, Any] = {"prompts": prompts} if any(prompts.values()) else {}
         if self.settings.is_sparse:
             entries |= {"model_type": "SparseEncoder", "similarity_fn_name": "dot"}
         if self.settings.is_late:
