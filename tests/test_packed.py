@@ -33,6 +33,12 @@ def test_a_padded_batch_survives_a_round_trip(lengths):
     assert (back_mask == mask).all()
 
 
+def test_pack_consists_of_what_its_batch_is():
+    ids, mask = padded([3, 1])
+    for convert, kind in ((np.asarray, np.ndarray), (torch.as_tensor, torch.Tensor)):
+        assert isinstance(Packed.from_padded(convert(ids), convert(mask)).input_ids, kind)
+
+
 @given(lengths_lists)
 def test_pack_has_positions_and_edges_of_sequences(lengths):
     arrays = [np.arange(n) + 10 * i for i, n in enumerate(lengths)]

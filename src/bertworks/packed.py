@@ -216,7 +216,6 @@ class Packed(Layout):
         Raises:
             ValueError: shapes differ, or a row has no real token.
         """
-        device = getattr(input_ids, "device", None)
         ids = to_array(input_ids)
         mask = np.ones(ids.shape, bool)
         if attention_mask is not None:
@@ -233,7 +232,7 @@ class Packed(Layout):
             [types[row, mask[row]] for row in rows],
             rows=rows,
         )
-        return packed if device is None or isinstance(device, str) else packed.to(device)
+        return packed.to(input_ids.device) if hasattr(input_ids, "detach") else packed
 
     @property
     def num_tokens(self) -> int:
