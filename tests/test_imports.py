@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import bertworks
+from bertworks.errors import has_pytorch
 from bertworks.tasks import _TASKS
 from tests.import_chains import all_modules, find_chain
 
@@ -268,3 +269,11 @@ def test_type_checkers_see_every_public_name():
         for alias in node.names
     }
     assert modules_by_name == bertworks._HOMES
+
+
+def test_pytorch_is_looked_for_without_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch")
+    assert has_pytorch()
+    assert "torch" not in sys.modules
+    monkeypatch.setattr("bertworks.errors.find_spec", lambda name: None)
+    assert not has_pytorch()

@@ -149,6 +149,11 @@ def test_parts_of_memory_follow_the_settings() -> None:
     assert memory(*deep, "gradient_checkpointing=true")["activations"] < (
         0.5 * memory(*deep)["activations"]
     )
+    single = ("model.num_hidden_layers=1",)
+    assert (
+        memory(*single, "gradient_checkpointing=true")["activations"]
+        >= (memory(*single)["activations"])
+    ), "the layer whose tensors are computed again is all there is"
 
 
 @pytest.mark.long

@@ -12,14 +12,12 @@ from fastapi.testclient import TestClient
 from bertworks.native.library import has_kernels
 from bertworks.serving.app import make_app
 from bertworks.serving.models import Models
-from tests.conftest import HAS_PYTORCH
 from tests.light.models import SavedBert, save_bert
 
 pytestmark = [
     pytest.mark.light,
     pytest.mark.skipif(not has_kernels("fp32"), reason="no native code for this processor"),
 ]
-needs_absence = pytest.mark.skipif(HAS_PYTORCH, reason="PyTorch is installed")
 
 LABELS = ("no", "so", "yes")
 
@@ -97,8 +95,11 @@ def test_the_explorer_describes_models_and_shows_pieces(client: TestClient) -> N
     assert entries["words"]["views"]["pieces"] is None
 
 
-@needs_absence
-def test_views_of_the_network_say_what_they_need(client: TestClient) -> None:
+def test_views_of_the_network_say_what_they_need(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertworks.explorer.available_views.has_pytorch", lambda: False)
+    assert ask(client, "/explore/pieces", text="the door", model="words")["pieces"]
     response = client.post("/explore/attention", json={"text": "the door", "model": "words"})
     assert response.status_code == 424
     assert 'pip install "bertworks[train]"' in response.json()["error"]

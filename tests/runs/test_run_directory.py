@@ -66,8 +66,11 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     run.close()
     RunDirectory.open(tmp_path / "run", SETTINGS.with_values(loader_workers=2)).close()
     other = SETTINGS.with_values(learning_rate=0.5)
-    with pytest.raises(TrainingError, match=r"with learning_rate=0\.0001, not 0\.5\. Resume"):
+    with pytest.raises(
+        TrainingError, match=r"with learning_rate=0\.0001, not 0\.5\. Resume"
+    ) as refusal:
         RunDirectory.open(tmp_path / "run", other)
+    assert not (tmp_path / "run" / ".lock").exists(), refusal.value
     RunDirectory.open(tmp_path / "run", SETTINGS).close()
 
 

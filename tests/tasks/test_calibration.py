@@ -111,7 +111,7 @@ def test_scaling_is_left_out_where_it_does_not_help() -> None:
     num_plain = 0
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        logits = rng.normal(size=(12, 3)) * 2
+        logits = rng.normal(size=(2 * NUM_FOLDS, 3)) * 2
         labels = np.array([rng.choice(3, p=row) for row in softmax(logits)])
         scaling = fit_scaling(logits, labels)
         assert not scaling.shifts
@@ -137,6 +137,10 @@ def test_label_sets_have_the_requested_coverage(count: int) -> None:
         probabilities = softmax(logits)
         scores = compute_conformal_scores(probabilities[:count], labels[:count])
         assert len(scores) == min(count, MAX_SCORES)
+        if count <= MAX_SCORES:
+            exact = np.sort(1 - probabilities[np.arange(count), labels[:count]])
+            excess = scores - exact
+            assert excess.min() > -1e-15 and excess.max() < 1e-7 + 1e-15, "rounded up"
         new = probabilities[count:]
         is_in_set = new >= 1 - conformal_quantile(scores, 0.85)
         shares.append(is_in_set[np.arange(500), labels[count:]].mean())

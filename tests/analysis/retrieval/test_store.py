@@ -13,6 +13,7 @@ from bertworks.analysis.retrieval import store_files as module
 from bertworks.analysis.retrieval.opening import open_index
 from bertworks.analysis.retrieval.store import VectorStore, is_store
 from bertworks.analysis.retrieval.store_backend import public_address
+from bertworks.checkpoints.sentence_settings import SentenceSettings
 from bertworks.errors import DataError, OutputError, SettingsError
 from bertworks.model import Model
 from bertworks.text.tokenizer import Tokenizer
@@ -97,6 +98,20 @@ def test_signs_choose_candidates_whose_scores_are_exact(model: Model, tmp_path: 
         nearest = sorted(distances)[: module.RESCORING_FACTOR * 5][-1]
         assert all(distances[names.index(hit.where)] <= nearest for hit in hits)
     assert np.load(next(tmp_path.glob("*/codes.npy"))).shape == (40, CONFIG.hidden_size // 8)
+
+
+@pytest.mark.parametrize("function", ["cosine", "dot"])
+def test_scores_of_a_store_are_those_of_its_model(tmp_path: Path, function: str) -> None:
+    """Cosines are limited to 1, inner products to nothing."""
+    model = Model.fresh(CONFIG, TOKENIZER)
+    entries = {"similarity_fn_name": function}
+    model.sentence = SentenceSettings(normalize=function == "cosine", entries=entries)
+    store = VectorStore.open(model, tmp_path)
+    texts = list(TEXTS.values())
+    add(store, TEXTS)
+    best = np.array([hits[0].score for hits in store.search(texts, 1)])
+    assert best == pytest.approx(model.similarity(texts, texts).max(1), rel=1e-5)
+    assert (best <= 1).all() == (function == "cosine")
 
 
 @pytest.mark.parametrize("step", ["write_file", "_write_manifest", "_remove_unlisted"])
