@@ -81,9 +81,9 @@ class TextReader(ABC):
         max_seqlen = self.config.max_seqlen
         self.limit = settings.max_seq_length or max_seqlen
         if self.limit > max_seqlen:
-            raise SettingsError(
-                f"max_seq_length={self.limit} is more than the encoder's {max_seqlen}"
-            )
+            what = f"max_seq_length={self.limit} is more than the encoder's {max_seqlen}"
+            raise SettingsError(what)
+        self._max_tokens = engine.max_batch_tokens(self.device_type)
         self.num_texts = self.num_truncated = 0
 
     @property
@@ -132,7 +132,7 @@ class TextReader(ABC):
 
     def packs(self, texts: Sequence[EncodedText]) -> Iterator[tuple[list[EncodedText], Packed]]:
         """Yield packs of texts of similar length, longest first."""
-        max_tokens = self.engine.max_batch_tokens(self.device_type)
+        max_tokens = self._max_tokens
         if self.device_type == "cpu":  # larger batches need more memory, but are not faster
             max_tokens = min(max_tokens, _TOKENS_OF_A_THREAD * num_threads())
         for part in by_tokens(texts, max_tokens):

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import tokenizers
@@ -57,12 +57,11 @@ class Segmenter:
         where: Sequence[str] | None = None,
     ) -> list[Segment]:
         """See `Tokenizer.segments`."""
-        _check_rows(texts)
+        names = _names_of_rows(texts, where)
         split = len(texts) > 0 and isinstance(texts[0], (list, tuple))
         rows: list[str | list[str]] = []
         origins_of_rows: list[Origin | list[Origin]] = []
-        for number, row in enumerate(texts):
-            name = row_name(number, where)
+        for row, name in zip(texts, names, strict=True):
             if split:
                 if not isinstance(row, (list, tuple)):
                     raise DataError("not a list of words, like the rows before", where=name)
@@ -96,10 +95,10 @@ class Segmenter:
 
     def piece_ids(self, texts: Sequence[str], *, where: Sequence[str] | None = None) -> list[Ints]:
         """See `Tokenizer.piece_ids`."""
-        _check_rows(texts)
+        names = _names_of_rows(texts, where)
         texts_to_split = [
-            self.definition.correct(text, where=row_name(number, where))[0]
-            for number, text in enumerate(texts)
+            self.definition.correct(text, where=name)[0]
+            for text, name in zip(texts, names, strict=True)
         ]
         parts: list[list[Ints]] = [[] for _ in texts_to_split]
         for part, encoding in self._encode_portions(
@@ -209,7 +208,12 @@ def _of_text(segment: Segment, part: Portion, previous: Sequence[Segment]) -> Se
     )
 
 
-def _check_rows(texts: object) -> None:
-    """Reject a single string: it is also a sequence of strings, but never meant as one."""
+def _names_of_rows(texts: Sequence[Any], where: Sequence[str] | None) -> Sequence[str]:
+    """Return the names of rows in errors.
+
+    Raises:
+        DataError: the texts are a single string: a sequence of strings too, but never meant so.
+    """
     if isinstance(texts, str):
         raise DataError("one text was given where a list of texts should be")
+    return [*map(row_name, range(len(texts)))] if where is None else where
