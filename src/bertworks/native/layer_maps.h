@@ -5,7 +5,9 @@
 
 #include "attention.h"
 
+#ifndef BLOCK_BYTES
 #define BLOCK_BYTES 262144 /* of a block of inputs: it stays in the level 2 cache */
+#endif
 
 typedef struct {
     team all;

@@ -6,6 +6,7 @@
 #define REGISTERS 2 /* of weights, in a tile */
 #define MOST_ROWS 6 /* of a tile: each takes 2 of the 16 registers */
 #define INT8_ROWS 6
+#define BLOCK_BYTES 524288 /* the level 2 cache has as much, in which wide panels then stay */
 #ifndef __AVXVNNI__
 #define CODE_BYTES 2
 #define FEW_TILES 4
