@@ -10,8 +10,9 @@ import pytest
 
 from bertworks.data.rows import WholeLabel
 from bertworks.data.tables import read_rows
+from bertworks.data.unlabelled import UnlabelledError
 from bertworks.errors import BertworksWarning, DataError
-from bertworks.tasks.labels import read_label_names
+from bertworks.tasks.labels import read_label_name, read_label_names
 from bertworks.tasks.tagging.columns import read_tagged_words
 from bertworks.tasks.tagging.settings import TaggingSettings
 from bertworks.tasks.tagging.task import TaggingTask
@@ -110,6 +111,8 @@ def test_annotator_who_marked_nothing_gave_no_labels() -> None:
     for values in (row.values, {**data, "annotation_id": 7, "annotator": 1}):  # JSON-MIN
         assert read_tagged_words(values, "text", "label", "row 1").tags == ["O", "O", "O"]
         assert read_label_names(values, "topic", None, ",") == []
+        with pytest.raises(UnlabelledError, match=r"the label .* is empty"):
+            read_label_name(values, "topic", None)
     with pytest.raises(DataError, match="not a list"):
         read_tagged_words(unread.values, "text", "label", "row 2")
     with pytest.raises(DataError, match="no column 'topic'"):

@@ -554,7 +554,7 @@ class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
     projection_size: int
     query_marker: str | None
     passage_marker: str | None
-    skipped_words: Sequence[str]
+    skipped_words: Sequence[str] | None
     source_column: str | None
     target_column: str | None
 

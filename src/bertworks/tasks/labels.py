@@ -238,7 +238,7 @@ def read_label_name(row: Row, column: str, where: str | None) -> str:
     Raises:
         DataError: the column is missing or empty, or holds another type of value.
     """
-    value = value_of(row, column, where)
+    value = None if is_unmarked(row, column) else value_of(row, column, where)
     if isinstance(value, NoLabel):
         value = None
     if isinstance(value, np.generic):

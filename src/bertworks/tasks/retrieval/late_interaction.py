@@ -132,11 +132,12 @@ def trained_form(tokenizer: Tokenizer, settings: RetrievalSettings) -> LateInter
         ("", ""),
     )
     query_marker, passage_marker = settings.query_marker, settings.passage_marker
+    words = settings.skipped_words
     return LateInteractionSettings(
         query_prefix=query_prefix if query_marker is None else query_marker,
         document_prefix=document_prefix if passage_marker is None else passage_marker,
         query_length=settings.query_length,
         document_length=settings.max_seq_length,
         attends_to_expansion=True,
-        skipped_words=settings.skipped_words,
+        **({} if words is None else {"skipped_words": words}),
     )

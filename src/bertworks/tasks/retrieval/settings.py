@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import string
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -183,9 +182,10 @@ class RetrievalSettings(TaskSettings):
         "the model's, or [Q] or [unused0], if in the vocabulary",
     )
     passage_marker: str | None = Field(None, description="the same in passages: [D] or [unused1]")
-    skipped_words: tuple[str, ...] = Field(
-        tuple(string.punctuation),
-        description="late interaction: pieces of passages that are not compared",
+    skipped_words: tuple[str, ...] | None = Field(
+        None,
+        description="late interaction: pieces of passages that are not compared; if omitted, the "
+        "model's, or punctuation",
     )
 
     def prompts(self, table: int = 0) -> tuple[str, str]:
