@@ -5,8 +5,9 @@
 
 #include "attention.h"
 
-#ifndef BLOCK_BYTES
 #define BLOCK_BYTES 262144 /* of a block of inputs: it stays in the level 2 cache */
+#ifndef LEAST_ROWS
+#define LEAST_ROWS MOST_ROWS /* of a block */
 #endif
 
 typedef struct {
@@ -43,7 +44,7 @@ INLINE int64_t bytes_of_inputs(const matrix *map, int precision) {
 
 static int64_t blocks_of(const job *all, const matrix *map) {
     int64_t rows = BLOCK_BYTES / bytes_of_inputs(map, (int)all->net->precision);
-    if (rows < MOST_ROWS) rows = MOST_ROWS;
+    if (rows < LEAST_ROWS) rows = LEAST_ROWS;
     return (all->rows + rows - 1) / rows;
 }
 

@@ -6,7 +6,7 @@
 #define REGISTERS 2 /* of weights, in a tile */
 #define MOST_ROWS 6 /* of a tile: each takes 2 of the 16 registers */
 #define INT8_ROWS 6
-#define BLOCK_BYTES 524288 /* the level 2 cache has as much, in which wide panels then stay */
+#define LEAST_ROWS 168 /* of a block of inputs: for each, all weights come from memory */
 #ifndef __AVXVNNI__
 #define CODE_BYTES 2
 #define FEW_TILES 4
