@@ -23,19 +23,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 import bertworks as bw
 from bertworks.analysis.probing import probe
 from bertworks.errors import BertworksWarning
-from bertworks.model import Model
 from bertworks.tasks.calibration import (
     LogitScaling,
     compute_conformal_scores,
     conformal_quantile,
     fit_scaling,
 )
-from bertworks.tasks.classification import ClassificationTask
 
 DATA = Path(os.environ.get("BERTWORKS_DATA", "../shared/data"))
 HELD_OUT = 1000
@@ -136,10 +133,19 @@ def measure_calibration(options: argparse.Namespace) -> None:
             *(options.model, "classification"),
             **{"train": train, "out": folder, "epochs": 8, "device": "cpu"},
         )
-        task, model = result.model.task, result.model
-        assert isinstance(task, ClassificationTask)
-        logits = _logits_of(model, task, others)
-    labels = np.array([task.labels.index(row["label"]) for row in others])
+        predictions = list(result.model.predict([row["text"] for row in others]))
+    names = sorted(predictions[0]["probabilities"])
+    shares = np.array([[one["probabilities"][name] for name in names] for one in predictions])
+    logits = np.log(shares.clip(1e-30))  # logits, but for a constant of each row
+    labels = np.array([names.index(row["label"]) for row in others])
+    print(f"{len(labels) - HELD_OUT:,} rows are measured in each division")
+    for name, values in calibration_figures(logits, labels).items():
+        mean, deviation = np.mean(values), np.std(values, ddof=1)
+        print(f"{name}: {mean:.4f} ± {deviation:.4f} ({min(values):.4f} to {max(values):.4f})")
+
+
+def calibration_figures(logits: np.ndarray, labels: np.ndarray) -> dict[str, list[float]]:
+    """The figures of ten divisions: of each scaling, and of label sets with the one chosen."""
     figures: dict[str, list[float]] = defaultdict(list)
     for seed in range(10):
         order = np.random.default_rng(seed).permutation(len(labels))
@@ -166,19 +172,7 @@ def measure_calibration(options: argparse.Namespace) -> None:
                 float(is_in[np.arange(len(own)), labels[test]].mean())
             )
             figures[f"{coverage:.0%}: labels"].append(float(is_in.sum(1).mean()))
-    print(f"{len(labels) - HELD_OUT:,} rows are measured in each division")
-    for name, values in figures.items():
-        mean, deviation = np.mean(values), np.std(values, ddof=1)
-        print(f"{name}: {mean:.4f} ± {deviation:.4f} ({min(values):.4f} to {max(values):.4f})")
-
-
-def _logits_of(model: Model, task: ClassificationTask, rows: list[Row]) -> np.ndarray:
-    parts = []
-    for start in range(0, len(rows), 64):
-        batch = task.collate(task.examples(rows[start : start + 64], 0)).to("cpu")
-        with torch.inference_mode():
-            parts.append(model.network.eval().predict(batch)["logits"].float().numpy())
-    return np.concatenate(parts)
+    return figures
 
 
 def _fit_temperature(logits: np.ndarray, labels: np.ndarray) -> LogitScaling:
