@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from bertworks.utils.formatting import format_clock, format_count
+from bertworks.utils.formatting import format_clock, format_count, format_number
 from bertworks.utils.progress import TimeLeft
 
 
@@ -92,3 +94,16 @@ def test_spans_of_time_as_a_clock_shows_them(seconds: float | None, text: str) -
 def test_a_number_has_its_noun_in_singular_or_plural() -> None:
     counts = [format_count(1, "document"), format_count(0, "document"), format_count(1200, "match")]
     assert counts == ["1 document", "0 documents", "1,200 matches"]
+
+
+@given(st.floats(1, 999e9))
+@example(999_600)
+@example(999_499_999)
+@example(1e9)
+def test_numbers_have_three_digits_and_no_exponent(number: float) -> None:
+    text = format_number(number)
+    size = {"k": 1e3, "M": 1e6, "G": 1e9}.get(text[-1], 1)
+    digits = text.rstrip("kMG")
+    assert len(digits.replace(".", "")) <= 3, text
+    assert float(digits) * size == pytest.approx(number, rel=0.005)
+    assert 1 <= float(digits) < 1000

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 def format_number(number: float) -> str:
     """A number in three digits: 950, 12.3k, 1.2M."""
     for size, mark in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
+        if number >= 0.9995 * size:  # else three digits of the smaller unit would be 1,000
             return f"{number / size:.3g}{mark}"
     return f"{number:.3g}"
 
