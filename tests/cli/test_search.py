@@ -120,6 +120,8 @@ def test_retrieval_is_evaluated_on_a_folder(
     run = tmp_path / "last.run"
     words = ("evaluate", "bm25", "--data", beir_folder, "--with", world.pretrained, "--run", run)
     result = succeeds(*words, "metrics=mrr,recall@5", "--device", "cpu")
+    again = succeeds(*words, "metrics=mrr,recall@5", "--device", "cpu")
+    assert again.stdout == result.stdout
     heading, _, *rows = result.stdout.splitlines()
     assert heading.split() == ["ranked", "by", "mrr", "recall@5"]
     assert rows[0].split() == ["bm25", "1.0000", "1.0000"]

@@ -13,13 +13,14 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
-from bertworks.inference.frozen_layers import FrozenLayer, has_packed_kernels
+from bertworks.inference.frozen_layers import FrozenLayer, FrozenOutputLinear, has_packed_kernels
 from bertworks.inference.frozen_network import frozen_form
 from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.device import autocast_to
 from bertworks.nn.encoder import Encoder
 from bertworks.nn.heads import MLMHead
+from bertworks.nn.layers import OutputLinear
 from bertworks.packed import Packed
 from bertworks.text.tokenizer import Tokenizer
 
@@ -107,6 +108,12 @@ def test_blocks_of_rows_change_no_bit(name, precision, monkeypatch):
         assert all(type(layer) is FrozenLayer for layer in form.encoder.layers)
         assert torch.equal(output, expected)
     torch.testing.assert_close(output, expected)
+
+
+@pytest.mark.skipif(not has_packed_kernels(torch.float32), reason="no packed kernels")
+def test_the_last_map_of_a_head_is_packed():
+    form = frozen_form(nn.Sequential(OutputLinear(8, 3)).eval())
+    assert type(form[0]) is FrozenOutputLinear
 
 
 def test_a_layer_with_parts_of_anothers_is_called_as_it_is():

@@ -120,6 +120,9 @@ def test_no_step_is_faster_than_the_peak(tmp_path: Path, monkeypatch: pytest.Mon
     stream = io.StringIO()
     fit(network, TASK, [Phase(source, 3)], settings=settings, run=run, progress=Progress(stream))
     run.close()
+    for line in run.lines():
+        clock = line["time"]
+        assert line["tokens"] <= clock["tokens_per_second"] * (clock["seconds"] + 0.01)
     shares = [line["time"]["peak_share"] for line in run.lines()]
     assert all(0 < share <= 1 for share in shares)
     assert "peak" not in stream.getvalue()
