@@ -22,7 +22,6 @@ from bertworks.tasks.tagging.settings import TaggingSettings
 from bertworks.tasks.tagging.tags import (
     Span,
     build_labels,
-    convert_tags,
     find_best_path,
     find_legal_transitions,
     find_spans,
@@ -111,7 +110,6 @@ def test_every_scheme_has_the_same_spans(spans_and_length):
     assert find_spans(read_tags(as_bilou(expected, length))) == expected
     iob1 = as_iob1(expected, length)
     assert find_spans(iob1) == expected
-    assert convert_tags(iob1, "bio") == write_spans(expected, length, "bio")
     for tags, peer_scheme in ((iob1, IOB1), (write_spans(expected, length, "bioes"), IOBES)):
         read = [e.to_tuple()[1:] for e in SeqevalEntities([tags], peer_scheme).entities[0]]
         assert [Span(*one) for one in read] == expected
@@ -170,7 +168,7 @@ def test_the_best_path_is_legal_and_the_best(scheme, data):
 
     assert total(find_best_path(scores, is_legal)) == pytest.approx(max(map(total, paths.tolist())))
     names = [labels[number] for number in find_best_path(scores, is_legal)]
-    assert convert_tags(names, scheme) == names
+    assert write_spans(find_spans(names), len(names), scheme) == names
 
 
 WORDS = st.lists(st.text("abcdefgh", min_size=1, max_size=5) | st.just("\x00"), max_size=40)

@@ -56,6 +56,8 @@ from .settings import EngineSettings
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 _version = attrgetter("_version")
 _END = object()
+_Key: TypeAlias = tuple[torch.dtype | None, bool, bool, bool]
+"""The compute dtype, and the other arguments of `FrozenNetworkBuilder`, of a form."""
 
 
 def frozen_form(
@@ -95,7 +97,7 @@ def frozen_form(
         forms = _forms.setdefault(network, {})
         form = forms.get(key)
         if form is None or not form.is_up_to_date():
-            form = forms[key] = FrozenNetwork(network, *key)
+            form = forms[key] = FrozenNetwork(network, key)
     assert isinstance(form.network, type(network))
     return form.network
 
@@ -114,14 +116,7 @@ def inference(network: ModuleT, engine: EngineSettings) -> Iterator[ModuleT]:
 class FrozenNetwork:
     """A frozen form, and the state of the module when it was made."""
 
-    def __init__(
-        self,
-        network: nn.Module,
-        dtype: torch.dtype | None,
-        int8: bool,
-        fixed_rows: bool,
-        native: bool,
-    ) -> None:
+    def __init__(self, network: nn.Module, key: _Key) -> None:
         # The tables in which modules hold their parameters, buffers and submodules.
         tables: list[dict[str, Any]] = [
             table
@@ -143,9 +138,7 @@ class FrozenNetwork:
         ]
         self._device_numbers = self._read_device_numbers()
         with torch.no_grad():
-            self.network = FrozenNetworkBuilder(network, dtype, int8, fixed_rows, native).copy(
-                network, dtype
-            )
+            self.network = FrozenNetworkBuilder(network, *key).copy(network, dtype=key[0])
 
     def is_up_to_date(self) -> bool:
         """Whether the module still has the state from which the form was made."""
@@ -195,7 +188,6 @@ def invalidate(network: nn.Module) -> None:
         _forms.pop(network, None)
 
 
-_Key: TypeAlias = tuple[torch.dtype | None, bool, bool, bool]
 _forms: WeakKeyDictionary[nn.Module, dict[_Key, FrozenNetwork]] = WeakKeyDictionary()
 _lock = Lock()
 

@@ -99,16 +99,6 @@ class NativeEncoder:
         """The mean of each sequence's last states; optionally scaled to length 1."""
         return mean_of_sequences(self(packed), packed, unit_length=unit_length)
 
-    def vectors(
-        self, packed: Packed, pooling: str, *, first: int = 0
-    ) -> Float[np.ndarray, "sequences width"]:
-        """A vector of each sequence, by pooling modes of `POOLINGS`.
-
-        Args:
-            first: the number of tokens at the start of each sequence that are left out.
-        """
-        return self.pool(self(packed), packed, pooling, first=first)
-
     @staticmethod
     def pool(
         hidden: Shaped[np.ndarray, "tokens hidden_size"],
@@ -117,7 +107,11 @@ class NativeEncoder:
         *,
         first: int = 0,
     ) -> Float[np.ndarray, "sequences width"]:
-        """A vector of each sequence from its hidden states; see `vectors`."""
+        """A vector of each sequence from its hidden states, by pooling modes of `POOLINGS`.
+
+        Args:
+            first: the number of tokens at the start of each sequence that are left out.
+        """
         edges = np.asarray(packed.cu_seqlens)
         if first:
             tokens = np.arange(len(hidden)) - np.repeat(edges[:-1], np.diff(edges))

@@ -107,10 +107,10 @@ def read_static_tokenizer(directory: Path, module: Path) -> TreeDefinition:
         raise DataError(error.what, where=error.where or str(file), fix=error.fix) from None
 
 
-def to_static(definition: Definition, *, drops_unknown: bool = True) -> TreeDefinition:
+def to_static(definition: Definition) -> TreeDefinition:
     """Return a tokenizer that splits texts as another does, without special pieces around them."""
     if isinstance(definition, TreeDefinition):
-        return _static_tree(definition.tree, drops_unknown=drops_unknown)
+        return _static_tree(definition.tree, drops_unknown=True)
     if type(definition) is not WordPieceDefinition:
         raise DataError(
             "tokenizer.json cannot describe this tokenizer, so no static model can have it"
@@ -121,7 +121,7 @@ def to_static(definition: Definition, *, drops_unknown: bool = True) -> TreeDefi
     entries = [{"id": definition.ids[piece], **plain, "content": piece} for piece in special]
     tree["added_tokens"] = sorted([*entries, *tree["added_tokens"]], key=lambda entry: entry["id"])
     tree["decoder"] = {"type": "WordPiece", "prefix": CONTINUATION, "cleanup": True}
-    return _static_tree(tree, drops_unknown=drops_unknown)
+    return _static_tree(tree, drops_unknown=True)
 
 
 def _static_tree(tree: Mapping[str, Any], *, drops_unknown: bool) -> TreeDefinition:

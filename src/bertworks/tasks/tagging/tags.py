@@ -82,11 +82,6 @@ def write_spans(spans: Iterable[Span], length: int, scheme: Scheme) -> list[str]
     return tags
 
 
-def convert_tags(tags: Sequence[str], scheme: Scheme) -> list[str]:
-    """Convert tags of any scheme to `scheme`."""
-    return write_spans(find_spans(tags), len(tags), scheme)
-
-
 def build_labels(types: Iterable[str], scheme: Scheme) -> tuple[str, ...]:
     """All tags of a scheme for spans of these types."""
     letters = "BI" if scheme == "bio" else "BIES"
