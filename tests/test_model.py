@@ -11,7 +11,8 @@ import torch
 from sklearn.metrics import classification_report, confusion_matrix
 
 import bertworks as bw
-from bertworks.errors import BertworksError, SettingsError
+from bertworks.errors import BertworksError, NeedsPyTorchError, SettingsError
+from bertworks.loading import use
 from tests.checkpoints.test_store import tiny
 
 
@@ -366,3 +367,11 @@ def test_candidates_for_a_mask_have_the_probabilities_of_their_pieces():
         model.fill_mask("a [MASK]", candidates=["b", "ж"])
     with pytest.raises(bw.DataError, match="there are no candidates"):
         model.fill_mask("a [MASK]", candidates=[])
+
+
+def test_model_is_pytorchs_where_no_native_code_is_installed(monkeypatch):
+    monkeypatch.setattr("bertworks.inference.native_network.library", lambda: None)
+    monkeypatch.setattr("bertworks.loading._may_have_gpu", lambda: False)
+    with pytest.raises(NeedsPyTorchError, match="no native code is installed"):
+        bw.load("mini", backend="native")
+    assert isinstance(use("mini", lambda model: model), bw.Model)

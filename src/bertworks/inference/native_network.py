@@ -16,7 +16,7 @@ from ..checkpoints.weight_files import FLOATS
 from ..errors import CheckpointError, needs_pytorch_error
 from ..native.embeddings_and_pooling import NativeEmbeddings
 from ..native.layer import MAPS, NORMS, NativeLayer, NativeLayers
-from ..native.library import Blocks, Precision, has_kernels, is_fast_at_bfloat16
+from ..native.library import Blocks, Precision, has_kernels, is_fast_at_bfloat16, library
 from ..native.quantization import to_floats
 from ..nn.config import EncoderConfig
 from ..nn.head_layouts import HeadLayout
@@ -46,8 +46,8 @@ class NativeNetwork:
         other_heads: the names of heads that the files hold under their own names.
 
     Raises:
-        CheckpointError: native code cannot compute the encoder on this processor; or a tensor is
-            missing, unknown or not finite.
+        NeedsPyTorchError: native code is not installed, or cannot compute the encoder.
+        CheckpointError: a tensor is missing, unknown or not finite.
     """
 
     def __init__(
@@ -61,6 +61,9 @@ class NativeNetwork:
         self._heads: dict[str, NDArray[np.float32]] = {}
         self._encoders: dict[Precision, NativeEncoder] = {}
         self._lock, self._is_used = Lock(), False
+        if library() is None:  # as in the wheel for macOS and Windows
+            what = "a model where no native code is installed"
+            raise needs_pytorch_error(what, where=self._where)
         part = unsupported_network(self.config) or unsupported_head(layouts)
         if part is not None:
             raise needs_pytorch_error(f"a model with {part}", where=self._where)
