@@ -1,4 +1,4 @@
-"""Classifiers from few labels, and calibration on TREC: the figures of docs/labels.md.
+"""Classifiers from few labels; and calibration on TREC, whose figures are in docs/labels.md.
 
     python benchmarks/few_labels.py few MODEL --rows 8 16 --seeds 5
     python benchmarks/few_labels.py calibration MODEL
