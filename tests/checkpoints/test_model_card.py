@@ -119,6 +119,12 @@ def test_any_text_can_be_extended(text: str, tmp_path: Path) -> None:
     assert ModelCard(text).metadata == {}
 
 
+@pytest.mark.parametrize(("text", "gap"), [("text\n", "\n"), ("text\n\n", "")])
+def test_a_new_section_follows_one_blank_line(text: str, gap: str) -> None:
+    longer_card = ModelCard(text).update({}, {"use": "new\n"})
+    assert f"{text}{gap}<!-- bertworks: use -->" in longer_card.text
+
+
 def test_line_ends_of_windows_are_no_edit(card: ModelCard, tmp_path: Path) -> None:
     (tmp_path / "README.md").write_bytes(card.text.replace("\n", "\r\n").encode())
     assert read_card(tmp_path) == card

@@ -151,3 +151,14 @@ def test_full_disk_is_an_error_of_one_line(
     with pytest.raises(OutputError, match=r"merged: cannot be written \(No space left on device\)"):
         bw.merge([part], tmp_path / "merged")
     assert not (tmp_path / "merged").exists()
+
+
+def test_parts_without_a_token_are_no_corpus(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    source = tmp_path / "bells.jsonl"
+    source.write_text('{"text": "\\u0007"}\n' * 2)
+    parts = [tmp_path / "one", tmp_path / "two"]
+    for number, part in enumerate(parts, 1):
+        prepare([source], out=part, tokenizer=tokenizer, part=f"{number}/2")
+    with pytest.raises(DataError, match="no text gives tokens"):
+        bw.merge(parts, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -1,6 +1,7 @@
 """Packs that are padded for CUDA graphs; the graphs themselves: `tests/gpu/test_card.py`."""
 
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,14 @@ from hypothesis import strategies as st
 
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.encoder import Encoder
-from bertworks.nn.encoder_graphs import InferenceGraphs, TrainingGraphs, pad_packed, padded_shape
+from bertworks.nn.encoder_graphs import (
+    InferenceGraphs,
+    TrainingGraphs,
+    _Owner,
+    _replay,
+    pad_packed,
+    padded_shape,
+)
 from bertworks.packed import Packed
 
 CONFIG = EncoderConfig(
@@ -102,3 +110,14 @@ def test_packs_without_a_recorded_graph_are_padded_alike(is_trained, monkeypatch
 def record(function, arguments):
     """The function, which also appends its argument to a list."""
     return lambda argument: arguments.append(argument) or function(argument)
+
+
+def test_backward_pass_of_a_graph_runs_once() -> None:
+    graph = SimpleNamespace(output=torch.ones(3, 2), output_gradient=torch.ones(3, 2))
+    graph.forward = graph.backward = lambda: None  # what a card computes
+    anchor = torch.zeros((), requires_grad=True)
+    output = _replay(anchor, graph, _Owner(), 2)
+    output.backward(torch.full((2, 2), 5.0), retain_graph=True)
+    assert graph.output_gradient.tolist() == [[5, 5], [5, 5], [0, 0]]
+    with pytest.raises(RuntimeError, match="runs once"):
+        output.backward(torch.ones(2, 2))

@@ -510,3 +510,9 @@ def test_mistakes_name_their_places(tmp_path: Path, task: str, rows: list[dict[s
         assert f"{file}:{mistake.row + 1}" in "".join(
             sections(Breakdown(mistakes=(mistake,)), "dev")
         )
+
+
+def test_rows_of_a_table_have_the_same_metrics() -> None:
+    rows = [{"name": name, "count": 1, "metrics": {name: 1.0}} for name in ("f1", "recall")]
+    with pytest.raises(ValueError, match="the same metrics"):
+        ScoreTable.model_validate({"grouping": "label", "unit": "rows", "rows": rows})
