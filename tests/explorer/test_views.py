@@ -97,6 +97,7 @@ def test_blanks_are_filled_as_fill_mask_does(get_model: GetModel) -> None:
     text = "the [MASK] was [MASK] in london"
     blanks = explorer.fill(model, text, top_k=3)["blanks"]
     expected = model.fill_mask(text, top_k=3)
+    assert model.fill_mask(text, top_k=1) == [own[:1] for own in expected]
     assert [blank["position"] for blank in blanks] == [2, 4]
     for blank, own in zip(blanks, expected, strict=True):
         assert tops(blank["both"]) == [(one["id"], one["probability"]) for one in own]
