@@ -134,6 +134,11 @@ def test_retrieval_is_evaluated_on_a_folder(
     asked = succeeds("evaluate", "bm25", "--data", beir_folder, "--json", "metrics=mrr")
     assert json.loads(asked.stdout) == {"stage": "bm25", "rows": 1, "mrr": 1.0, "notes": []}
     fails("evaluate", "bm25", "--data", beir_folder, "--with", "bm25", says="bm25 is given twice")
+    content = run.read_bytes()
+    for names in ((run,), ("bm25", "--with", run)):
+        onto_itself = (*names, "--data", beir_folder, "--run", run, "--overwrite")
+        fails("evaluate", *onto_itself, says="is an input, and would be overwritten")
+    assert run.read_bytes() == content
     hits = json.loads(succeeds("search", "bm25", beir_folder, "river open", "--json").stdout)[
         "hits"
     ]

@@ -116,7 +116,9 @@ def evaluate(
     if any(map(is_judged_folder, data)):
         if len(data) > 1 or report is not None or workers:
             ctx.fail("retrieval is evaluated on one folder, without --report and --workers")
-        with output(ranking.run, data, model=None, folders=True, overwrite=overwrite, repeats=True):
+        files = [name for name in (model.name, *ranking.others) if Path(name).is_file()]
+        inputs = [*data, *files]
+        with output(ranking.run, inputs, folders=True, overwrite=overwrite, repeats=True):
             _evaluate_ranking(model, data[0], ranking, device, settings, display)
         return
     if model.name == BM25:

@@ -16,6 +16,7 @@ from bertworks.analysis.retrieval.fusion import fuse_rankings
 from bertworks.analysis.retrieval.index import Index
 from bertworks.analysis.retrieval.judgements import write_run
 from bertworks.analysis.retrieval.opening import open_index
+from bertworks.analysis.scoring import score
 from bertworks.errors import BertworksError, DataError, SettingsError
 from bertworks.model import Model
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
@@ -145,6 +146,41 @@ def test_runs_and_candidates_are_first_stages(tmp_path: Path) -> None:
     write_lines(file, "q1\td99\ta b b\ta text")
     with pytest.raises(DataError, match=r"top1000\.dev\.tsv: 'd99' is not in"):
         evaluate_retrieval({"top": file}, tmp_path)
+
+
+def write_corpus(folder: Path, count: int) -> None:
+    """Write documents 0, 1, ... and a query of which the last one is relevant."""
+    names = map(str, range(count))
+    write_lines(folder / "corpus.jsonl", *({"_id": name, "text": f"a {name}"} for name in names))
+    write_lines(folder / "queries.jsonl", {"_id": "q", "text": "a"})
+    write_lines(folder / "qrels/dev.tsv", f"q\t0\t{count - 1}\t1")
+
+
+def test_candidates_without_scores_are_neither_cut_nor_fused(tmp_path: Path) -> None:
+    write_corpus(tmp_path, 12)
+    rows = [f"q\t{number}\ta\ta {number}" for number in range(12)]
+    file = write_lines(tmp_path / "top1000.dev.tsv", *rows)
+    with pytest.raises(DataError, match=r"12 candidates without scores.*: depth=12"):
+        evaluate_retrieval({"top": file}, tmp_path, depth=11, metrics="recall@10")
+    (stage,) = evaluate_retrieval({"top": file}, tmp_path, depth=12, metrics="recall@10")
+    assert len(stage.run["q"]) == 12
+    with pytest.raises(DataError, match=r"top1000\.dev\.tsv: .*no scores.*cannot be fused"):
+        evaluate_retrieval({"top": file, "bm25": "bm25"}, tmp_path)
+    scored = write_lines(tmp_path / "a.run", *(f"q Q0 {n} 1 {n} x" for n in range(12)))
+    (stage,) = evaluate_retrieval({"top": scored}, tmp_path, depth=10, metrics="mrr")
+    assert [*stage.run["q"]] == [str(number) for number in range(11, 1, -1)]
+
+
+def test_queries_that_only_the_run_or_the_judgements_have_are_noted(tmp_path: Path) -> None:
+    write_corpus(tmp_path, 3)
+    file = write_lines(tmp_path / "a.run", "other Q0 1 1 1 x")
+    (stage,) = evaluate_retrieval({"run": file}, tmp_path)
+    assert stage.evaluation.notes == [
+        "1 queries of the run are not judged and were ignored",
+        "1 judged queries without a retrieved document count as 0",
+    ]
+    judgements = str(tmp_path / "qrels/dev.tsv")
+    assert score("retrieval", judgements, predictions=file).notes == stage.evaluation.notes
 
 
 @pytest.mark.parametrize(

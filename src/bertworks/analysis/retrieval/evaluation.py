@@ -39,17 +39,28 @@ _HYBRID = "hybrid"
 class _RunIndex(TextIndex):
     """The documents that a file ranks for the queries of a judged corpus.
 
+    Args:
+        depth: of candidates without scores, the most that a query may have; None: they may not be
+            used.
+
+    Attributes:
+        notes: on queries of the file that are ignored.
+
     Raises:
-        DataError: the file is not valid, or a document is not in the corpus.
+        DataError: the file is not valid, a document is not in the corpus, or candidates have no
+            scores and their order would matter.
     """
 
-    def __init__(self, corpus: JudgedCorpus, file: Path) -> None:
+    def __init__(self, corpus: JudgedCorpus, file: Path, depth: int | None) -> None:
         super().__init__(corpus.texts)
-        run = read_candidates(file)
+        run, has_scores = read_candidates(file)
+        self.notes = _unjudged_notes(corpus.judgements, run)
         rows = {name: row for row, name in enumerate(corpus.document_ids)}
         runs = [run.get(query, {}) for query in corpus.queries]
         if unknown_names := {name for scores in runs for name in scores} - rows.keys():
             raise DataError(f"{min(unknown_names)!r} is not in {corpus.name}", where=str(file))
+        if not has_scores:
+            _check_unordered(max(map(len, runs)), depth, file)
         self._size = len(rows)
         self._pairs = [
             [(rows[name], scores[name]) for name in sort_documents(scores)] for scores in runs
@@ -61,6 +72,21 @@ class _RunIndex(TextIndex):
     def rank(self, queries: Sequence[str], count: int, *, approximate: bool = False) -> Ranking:
         assert len(queries) == len(self._pairs) and not approximate, "those of the corpus"
         return ranking_of([pairs[:count] for pairs in self._pairs], count)
+
+
+def _check_unordered(count: int, depth: int | None, file: Path) -> None:
+    """Check that no ranks are read out of candidates without scores.
+
+    Args:
+        count: the most candidates of a query.
+        depth: see `_RunIndex`.
+    """
+    if depth is None:
+        what = "the candidates have no scores, so their ranking cannot be fused with others"
+        raise DataError(what, where=str(file), fix="Evaluate them alone, or give a run.")
+    if count > depth:
+        what = f"a query has {count:,} candidates without scores, and depth={depth} are ranked"
+        raise DataError(what, where=str(file), fix=f"Rank them all: depth={count}.")
 
 
 @dataclass(frozen=True)
@@ -114,10 +140,12 @@ def evaluate_retrieval(
     rankings: dict[str, Ranking] = {}
     notes: dict[str, list[str]] = {}
     index: TextIndex | None = None
+    unordered_depth = None if len(retrievers) > 1 else options.depth
     for name, retriever in retrievers.items():
         report = None if progress is None else progress(name)
         if isinstance(retriever, Path):
-            index = _RunIndex(corpus, retriever)
+            index = _RunIndex(corpus, retriever, unordered_depth)
+            notes[name] = index.notes
         else:
             index = open_index(retriever, corpus.texts, progress=report, **engine)
         rankings[name] = index.rank(queries, depth)
@@ -161,7 +189,7 @@ def evaluate_run(
     without_relevant = sum(max(grades.values()) <= 0 for grades in judgements.values())
     if without_relevant:
         lines.append(f"{without_relevant:,} queries without a relevant document count as 0")
-    missing = sum(query not in run for query in judgements)
+    missing = sum(not run.get(query) for query in judgements)
     if missing:
         lines.append(f"{missing:,} judged queries without a retrieved document count as 0")
     return Evaluation(metrics, len(judgements), lines)
@@ -176,10 +204,12 @@ def score_run(
         DataError: a file is not valid.
     """
     relevance, scores = read_judgements(judgements), read_run(run)
-    num_ignored = sum(query not in relevance for query in scores)
-    what = f"{num_ignored:,} queries of the run are not judged and were ignored"
-    notes = [what] if num_ignored else []
-    return evaluate_run(relevance, scores, settings, notes)
+    return evaluate_run(relevance, scores, settings, _unjudged_notes(relevance, scores))
+
+
+def _unjudged_notes(judgements: Judgements, run: Run) -> list[str]:
+    count = sum(query not in judgements for query in run)
+    return [f"{count:,} queries of the run are not judged and were ignored"] if count else []
 
 
 def _run_of(corpus: JudgedCorpus, ranking: Ranking, depth: int) -> Run:

@@ -193,8 +193,11 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     return run
 
 
-def read_candidates(path: str | os.PathLike[str]) -> Run:
-    """Read a run in TREC's format, or candidates in MS MARCO's; the scores of these are 0.
+def read_candidates(path: str | os.PathLike[str]) -> tuple[Run, bool]:
+    """Read a run in TREC's format, or candidates in MS MARCO's, which have no order.
+
+    Returns:
+        The documents' scores, and whether the file has any: those of candidates are 0.
 
     Raises:
         DataError: as `read_run`.
@@ -206,7 +209,7 @@ def read_candidates(path: str | os.PathLike[str]) -> Run:
         if len(fields) != 4:
             raise DataError(f"has {len(fields)} fields, unlike earlier lines", where=where)
         _add(run, fields[0], fields[1], 0.0, where)
-    return run or read_run(path)
+    return (run, False) if run else (read_run(path), True)
 
 
 def write_run(path: str | os.PathLike[str], run: Run, system: str) -> None:
