@@ -76,7 +76,7 @@ def is_current() -> bool:
     try:
         is_newer = LIBRARY.stat().st_mtime > Path(__file__).stat().st_mtime
         checksum = ctypes.CDLL(str(LIBRARY)).bertworks_source
-    except OSError:  # it is missing, or for another machine
+    except (OSError, AttributeError):  # it is missing, for another machine, or another library
         return False
     checksum.restype = ctypes.c_uint32
     return is_newer and checksum() == source_checksum()
@@ -157,7 +157,8 @@ else:
         """Adds the library to a wheel, whose name then says for which machines it is."""
 
         def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-            is_chosen = "CC" in os.environ or "BERTWORKS_MACHINE" in os.environ
+            variables = {"CC", "BERTWORKS_LINKER", "BERTWORKS_MACHINE"}
+            is_chosen = not variables.isdisjoint(os.environ)
             if version == "editable" and is_current() and not is_chosen:
                 return  # one checkout serves several environments
             reason = compile_native()

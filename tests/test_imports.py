@@ -12,6 +12,7 @@ import pytest
 
 import bertworks
 from bertworks.errors import has_pytorch
+from bertworks.native.library import has_kernels
 from bertworks.tasks import _TASKS
 from tests.import_chains import all_modules, find_chain
 
@@ -146,6 +147,7 @@ print(sorted(name for name in cli.MODULES if f"bertworks.cli.{name}" in sys.modu
 
 
 @pytest.mark.long
+@pytest.mark.skipif(not has_kernels("fp32"), reason="no native code")
 def test_embedding_a_text_imports_only_what_it_needs(tmp_path: Path) -> None:
     """Half of the time from the shell to a vector is imports."""
     code = f"""

@@ -8,16 +8,14 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.checkpoints import oracles
+from tests.native_precisions import PRECISIONS, needs_kernels
 from torch import Tensor
 
 from bertworks.inference.frozen_native import FrozenNativeEncoder
 from bertworks.inference.frozen_network import frozen_form
-from bertworks.native.library import has_kernels
 from bertworks.nn.encoder import BareEncoder, Encoder
 
-pytestmark = pytest.mark.skipif(
-    not has_kernels("bf16"), reason="no native code: another processor, or no compiler built it"
-)
+pytestmark = needs_kernels
 
 SIZES = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96}
 FAMILIES = (
@@ -41,7 +39,7 @@ def test_states_are_those_of_transformers(family: str) -> None:
     pair = oracles.pair(ours, theirs, config, torch.float32)
     with torch.inference_mode(), oracles.in_float64():
         expected = pair.theirs(**pair.padded).last_hidden_state[pair.mask]
-    for precision in ("fp32", "bf16", "int8"):
+    for precision in PRECISIONS:
         with torch.inference_mode():
             form = frozen_form(pair.ours, precision).encoder
             assert isinstance(form, FrozenNativeEncoder) and form.native is not None

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from tests.native_precisions import PRECISIONS, SHORTEST_FLOAT, needs_kernels
 from tests.tasks.test_edges import TASKS
 
 import bertworks as bw
@@ -20,7 +21,6 @@ from bertworks.inference.frozen_network import frozen_form
 from bertworks.inference.native_model import NativeModel
 from bertworks.inference.network_runner import NetworkRunner, array_form_of
 from bertworks.inference.settings import EngineSettings
-from bertworks.native.library import has_kernels
 from bertworks.native.linear import ACTIVATIONS, apply_linear
 from bertworks.nn.layers import ACTIVATIONS as FORMULAS
 from bertworks.tasks import find_task_class
@@ -30,9 +30,7 @@ from bertworks.tasks.pretraining.replaced_tokens import ReplacedTokensTask
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.tasks.task import Task
 
-pytestmark = pytest.mark.skipif(
-    not has_kernels("bf16"), reason="no native code: another processor, or no compiler built it"
-)
+pytestmark = needs_kernels
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abc", "##a", "##b", "##c"]
 TOKENIZER = bw.Tokenizer.from_vocabulary(PIECES)
@@ -53,14 +51,13 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "replaced-tokens": [{"text": text, "pair": "c b"} for text in TEXTS],
 }
 FAMILIES = {"replaced-tokens": {"family": "electra", "classifier": "gelu", "mlm_act": "gelu"}}
-PRECISIONS = ["fp32", "bf16", "int8"]
 
 
 @pytest.fixture(autouse=True)
 def _native_code_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The network's frozen form, too, as on a processor with fast bfloat16 but without AMX."""
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    monkeypatch.setattr("bertworks.nn.device.is_fast_at_bfloat16", lambda _: True)
+    monkeypatch.setattr("bertworks.nn.device.is_fast_at_bfloat16", lambda _: "bf16" in PRECISIONS)
 
 
 def make_task(name: str, **values: Any) -> Task[Any]:
@@ -159,7 +156,7 @@ def test_heads_of_other_families_have_the_bits_of_the_network(
 def test_metrics_equal_the_networks(name: str, saved_models: dict[str, tuple[Any, Any]]) -> None:
     network, native = saved_models[name]
     rows = ROWS[name]
-    one, other = (model.evaluate(rows, precision="bf16") for model in (network, native))
+    one, other = (model.evaluate(rows, precision=SHORTEST_FLOAT) for model in (network, native))
     assert one.metrics == other.metrics and one.notes == other.notes
     assert one.breakdown == other.breakdown
 
@@ -170,7 +167,7 @@ def test_other_weights_give_the_same_predictions(weights: str, tmp_path: Path) -
     model = make_model(make_task("classification"))
     network, native = save_and_load(model, tmp_path / "model", precision=weights)
     assert native.predict(TEXTS, precision="int8") == network.predict(TEXTS, precision="int8")
-    one, other = (each.predict_proba(TEXTS, precision="bf16") for each in (network, native))
+    one, other = (each.predict_proba(TEXTS, precision=SHORTEST_FLOAT) for each in (network, native))
     assert np.array_equal(one, other)
 
 
@@ -189,9 +186,9 @@ def test_rows_of_several_sequences_are_pooled_alike(values: dict[str, Any], tmp_
         make_model(make_task("multilabel", **values)), tmp_path / "model"
     )
     texts: Any = [(text, "b a") for text in TEXTS] if "pair_column" in values else TEXTS
-    expected = network.predict(texts, precision="bf16")
-    assert native.predict(texts, precision="bf16") == expected
-    assert native.predict(texts[3:4], precision="bf16") == expected[3:4]
+    expected = network.predict(texts, precision=SHORTEST_FLOAT)
+    assert native.predict(texts, precision=SHORTEST_FLOAT) == expected
+    assert native.predict(texts[3:4], precision=SHORTEST_FLOAT) == expected[3:4]
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "last", "late"])
@@ -239,7 +236,7 @@ def test_features_are_those_of_the_network(
     models = saved_models["tagging"]
     files = [tmp_path / name for name in ("network.parquet", "native.parquet")]
     for model, file in zip(models, files, strict=True):
-        written = model.features_to(file, TEXTS, precision="bf16", **values)
+        written = model.features_to(file, TEXTS, precision=SHORTEST_FLOAT, **values)
         assert written.rows == len(TEXTS)
     one, other = (pq.read_table(file).to_pydict() for file in files)
     assert np.array(one.pop("vector")) == pytest.approx(np.array(other.pop("vector")), abs=1e-6)
@@ -334,17 +331,17 @@ class Missing(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Missing())
 import bertworks as bw
-answers = {}
+answers, p = {}, sys.argv[3]
 for name, rows in json.load(open(sys.argv[2])).items():
     model = bw.load(f"{sys.argv[1]}/{name}")
     if name == "pretraining":
-        answers[name] = [model.fill_mask(row["text"], precision="bf16") for row in rows]
+        answers[name] = [model.fill_mask(row["text"], precision=p) for row in rows]
     elif name == "next-sentence":
-        answers[name] = [model.next_sentence(row["text"], "a c", precision="bf16") for row in rows]
+        answers[name] = [model.next_sentence(row["text"], "a c", precision=p) for row in rows]
     else:
-        answers[name] = model.predict(data=rows, precision="bf16")
+        answers[name] = model.predict(data=rows, precision=p)
         if name in ("classification", "tagging"):
-            model.evaluate(rows, precision="bf16")
+            model.evaluate(rows, precision=p)
 print(json.dumps(answers))
 """
 
@@ -357,7 +354,7 @@ def test_predictions_need_no_pytorch(
     (tmp_path / "rows.json").write_text(json.dumps(ROWS))
     folder = Path(str(saved_models["tagging"][1].source)).parent
     process = subprocess.run(
-        [sys.executable, "-c", _SCRIPT, str(folder), str(tmp_path / "rows.json")],
+        [sys.executable, "-c", _SCRIPT, folder, tmp_path / "rows.json", SHORTEST_FLOAT],
         capture_output=True,
         text=True,
         check=False,
@@ -365,4 +362,4 @@ def test_predictions_need_no_pytorch(
     assert process.returncode == 0, process.stderr
     answers = json.loads(process.stdout)
     for name, (network, _) in saved_models.items():
-        assert answers[name] == predict(network, name, ROWS[name], "bf16"), name
+        assert answers[name] == predict(network, name, ROWS[name], SHORTEST_FLOAT), name

@@ -621,7 +621,6 @@ def fresh_library(monkeypatch):
     library.library.cache_clear()
 
 
-@pytest.mark.usefixtures("fresh_library")
 def test_memory_of_weights_is_freed_with_the_last_array():
     blocks = library.Blocks()
     first, second = blocks.empty(5, np.float32), blocks.empty(library._BLOCK - 64, np.int8)
@@ -640,6 +639,7 @@ def test_memory_of_weights_is_freed_with_the_last_array():
     assert len(large) == library._BLOCK + 1
 
 
+@pytest.mark.usefixtures("fresh_library")
 def test_layers_are_pytorchs_without_the_library(tmp_path, monkeypatch):
     monkeypatch.setattr(library, "LIBRARY", tmp_path / "native.so")
     assert not has_kernels("bf16")

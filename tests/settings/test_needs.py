@@ -68,6 +68,7 @@ VALUES: dict[str, Any] = {
     "label_smoothing": 0.1,
     "lora_dropout": 0.1,
     "coverage": 0.9,
+    "skipped_words": ("x",),
 }
 
 

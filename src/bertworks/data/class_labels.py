@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
 from ..errors import BertworksWarning, DataError
@@ -44,7 +45,7 @@ def names_in_metadata(metadata: Mapping[bytes, bytes] | None, where: str) -> Cla
         return {}
 
 
-def name_classes(values: Mapping[str, Any], names: ClassNames, where: str) -> dict[str, Any]:
+def name_classes(values: dict[str, Any], names: ClassNames, where: str) -> dict[str, Any]:
     """Return a row with the names of classes in place of their numbers.
 
     A number below 0 means that the row has no label (`NoLabel`); in a list, it becomes None.
@@ -52,7 +53,7 @@ def name_classes(values: Mapping[str, Any], names: ClassNames, where: str) -> di
     Raises:
         DataError: a class of this number does not exist.
     """
-    row = dict(values)
+    row = copy(values)
     for column in names.keys() & row.keys():
         value = row[column]
         if isinstance(value, list):

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ..errors import DataError
 from .rows import LocatedRow, Rows, id_of, is_missing, listing, sample_of
@@ -113,7 +113,7 @@ def with_texts(
 
     def read() -> Iterator[LocatedRow]:
         for row in rows:
-            values: dict[str, Any] = dict(row.values)
+            values = copy(row.values)  # of the same class
             for column, path in files.items():
                 own = [text(row, one, os.fspath(path)) for one in ids_in(row, column)]
                 if own:

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from ..errors import BertworksWarning, DataError
 from .reading import TableOptions
-from .rows import LocatedRow, Rows, is_missing
+from .rows import LocatedRow, Row, Rows, is_missing, is_unmarked
 
 _DROP = "Leave such rows out with --drop-unlabelled (drop_unlabelled=true), or label them."
 
@@ -63,18 +63,27 @@ def _count_missing(table: Rows, column: str) -> str:
     return f", as in {missing:,} of {total:,} rows"
 
 
-def without_unlabelled(rows: Rows, columns: Sequence[str]) -> Rows:
-    """Return the rows that have a value in each of the columns; a warning counts the others."""
+def without_unlabelled(
+    rows: Rows, columns: Sequence[str], *, may_have_no_label: bool = False
+) -> Rows:
+    """Return the rows that have a value in each of the columns; a warning counts the others.
+
+    Args:
+        may_have_no_label: whether an annotator who marked nothing said that a row has no label.
+    """
     is_reported = False
 
-    def is_labelled(row: LocatedRow) -> bool:
-        return not any(is_missing(row.values.get(column)) for column in columns)
+    def is_labelled(row: Row) -> bool:
+        return not any(
+            is_missing(row.get(column)) and not (may_have_no_label and is_unmarked(row, column))
+            for column in columns
+        )
 
     def read() -> Iterator[LocatedRow]:
         nonlocal is_reported
         num_dropped = total = 0
         for total, row in enumerate(rows, 1):  # noqa: B007  (the number of rows, at the end)
-            if is_labelled(row):
+            if is_labelled(row.values):
                 yield row
             else:
                 num_dropped += 1
@@ -83,5 +92,5 @@ def without_unlabelled(rows: Rows, columns: Sequence[str]) -> Rows:
             what = f"{num_dropped:,} of {total:,} rows have no label, and are left out"
             warnings.warn(f"{rows.name}: {what}", BertworksWarning, stacklevel=3)
 
-    sample = [values for values in rows.sample if is_labelled(LocatedRow("", dict(values)))]
+    sample = [values for values in rows.sample if is_labelled(values)]
     return replace(rows, sample=sample, read=read)

@@ -96,7 +96,9 @@ def _evaluate_table(
     table_options.pop("drop_unlabelled", None)
     task, rows = open_table(task, table, labelled=True, **table_options)
     if drops and isinstance(task, LabelledTask):
-        rows = without_unlabelled(rows, task.label_columns)
+        rows = without_unlabelled(
+            rows, task.label_columns, may_have_no_label=task.may_have_no_label
+        )
     counts = engine.TruncationCounts()
     gold = GoldRows(task, rows) if isinstance(task, LabelledTask) else None
     rows = rows if gold is None else gold.rows

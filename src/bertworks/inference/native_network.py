@@ -85,9 +85,10 @@ class NativeNetwork:
         native_precision = self.resolve_precision(precision)
         with self._lock:
             if native_precision not in self._encoders:
-                if not self._is_used:  # nobody needs the one that was made when loading
-                    self._encoders.clear()
-                self._encoders[native_precision] = self._make_encoder(native_precision)
+                if self._is_used:
+                    self._encoders[native_precision] = self._make_encoder(native_precision)
+                else:  # nobody needs the one that was made when loading
+                    self._encoders = {native_precision: self._make_encoder(native_precision)}
             self._is_used = True
             return self._encoders[native_precision]
 

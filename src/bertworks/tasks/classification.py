@@ -360,7 +360,7 @@ class MultiLabelTask(TextClassifierTask):
     # Always predicting the most frequent label is no baseline: accuracy counts the rows in which
     # all labels are correct.
     has_majority_baseline = False
-    no_label = ""  # a row may have no label
+    no_label, may_have_no_label = "", True
     positive = None
 
     @classmethod

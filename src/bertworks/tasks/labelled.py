@@ -129,6 +129,7 @@ class LabelledTask(Task[ExampleT]):
         has_majority_baseline: whether always predicting the most frequent target is a useful
             baseline.
         is_stratified: whether rows that are split off for dev keep the share of each target.
+        may_have_no_label: whether no label is a label, as where an annotator marked nothing.
     """
 
     schema: ClassVar[Schema]
@@ -136,6 +137,7 @@ class LabelledTask(Task[ExampleT]):
     teacher_outputs: ClassVar[Literal["probabilities", "vectors"] | None] = None
     has_majority_baseline: bool = True
     is_stratified: ClassVar[bool] = False
+    may_have_no_label: ClassVar[bool] = False
     settings: TaskSettings
 
     def __init_subclass__(cls, **more: Any) -> None:

@@ -302,7 +302,7 @@ def read_finite_number(row: Row, column: str, where: str | None) -> float:
     Raises:
         DataError: the column is missing, or its value is not a finite number.
     """
-    value = value_of(row, column, where)
+    value = None if is_unmarked(row, column) else value_of(row, column, where)
     try:
         number = math.nan if value is None or isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):

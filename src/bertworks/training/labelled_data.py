@@ -263,7 +263,8 @@ def _with_labels(
 
 def labelled_rows(kind: type[LabelledTask[Any]], rows: Rows, options: TaskSettings) -> Rows:
     """Return the rows of a table that have a label; a warning counts the others."""
-    return without_unlabelled(rows, kind.find_label_columns(rows, options))
+    columns = kind.find_label_columns(rows, options)
+    return without_unlabelled(rows, columns, may_have_no_label=kind.may_have_no_label)
 
 
 def _digest(examples: Iterable[LabelledExample], table_sizes: Sequence[int] = ()) -> str:

@@ -61,7 +61,8 @@ class Progress:
     @cached_property
     def _is_live(self) -> bool:
         # Whether a file is a terminal is known without rich, unless a variable says otherwise.
-        may_be_terminal = self._stream.isatty() or not os.environ.keys().isdisjoint(_FORCING)
+        is_terminal = getattr(self._stream, "isatty", lambda: False)  # pythonw has no stream
+        may_be_terminal = is_terminal() or not os.environ.keys().isdisjoint(_FORCING)
         return self._in_notebook or (may_be_terminal and self._console.is_terminal)
 
     def __enter__(self) -> Self:

@@ -67,6 +67,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
     head = TAGS
     schema = SCHEMA
     best_metric = "accuracy"  # "f1" if tags mark spans
+    may_have_no_label = True
     settings_class: ClassVar[type[TaskSettings]] = TaggingSettings
     settings: TaggingSettings
 
