@@ -22,7 +22,7 @@ import pytest
 import bertworks
 from bertworks.errors import BertworksWarning, DataError, OutputError
 from bertworks.utils import atomic_writes, directories, line_files, locks
-from bertworks.utils.atomic_writes import fsync, write_file
+from bertworks.utils.atomic_writes import fsync, is_device, write_file
 from bertworks.utils.directories import (
     LOCK_NAME,
     is_empty_directory,
@@ -483,6 +483,24 @@ def test_unfinished_files_of_a_killed_process_are_no_output(tmp_path: Path) -> N
         assert not output_exists(tmp_path)
     (tmp_path / ".hidden").touch()
     assert output_exists(tmp_path)
+
+
+def test_directory_that_vanishes_meanwhile_is_no_device(tmp_path: Path, monkeypatch) -> None:
+    """It was written without a lock: two threads held one output."""
+    out = tmp_path / "out"
+    out.mkdir()
+    look = os.stat
+
+    def look_and_remove(path: Any, **more: Any) -> os.stat_result:
+        result = look(path, **more)
+        if path == out:
+            out.rmdir()
+        return result
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", look_and_remove)
+        assert not is_device(out)
+    assert not out.exists() and not is_device(out) and is_device("/dev/null")
 
 
 @pytest.mark.long

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -113,5 +114,12 @@ def hidden_path(path: Path, suffix: str) -> Path:
 
 
 def is_device(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is neither a file nor a directory, but exists: /dev/stdout, a pipe."""
-    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+    """Whether a path is neither a file nor a directory, but exists: /dev/stdout, a pipe.
+
+    One look at it decides: a directory that is removed between two is no device.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):  # as for `os.path.exists`
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
