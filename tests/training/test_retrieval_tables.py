@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from bertworks.analysis.retrieval.index import Index
+from bertworks.convert.model_editing import add_tokens, shrink
 from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksWarning
 from bertworks.loading import load
@@ -100,10 +101,17 @@ def test_late_interaction_learns_and_is_opened_by_sentence_transformers(tmp_path
     index = Index.open(model, documents, precision="fp32")
     for row, (hit, *_) in enumerate(index.search(queries, top_k=1)):
         assert hit.score == pytest.approx(scores[row].max(), rel=1e-5)
-    files = result.run.model.rglob("*.safetensors")
-    names = {path.parent.name: [*load_file(path)] for path in files}
-    assert names.pop("1_Dense") == ["linear.weight"]
-    assert not any("linear.weight" in name for own in names.values() for name in own)
+    add_tokens(model, ["abc"]).model.save(tmp_path / "c")
+    for directory in (result.run.model, tmp_path / "c"):
+        files = directory.rglob("*.safetensors")
+        names = {path.parent.name: [*load_file(path)] for path in files}
+        assert names.pop("1_Dense") == ["linear.weight"]
+        assert not any("linear.weight" in name for own in names.values() for name in own)
+    shrink(model, [*queries, *documents]).save(tmp_path / "d")
+    for name in "cd":  # the markers of queries and documents are kept
+        changed = load(tmp_path / name, device="cpu")
+        actual = changed.similarity(queries, documents, precision="fp32")
+        np.testing.assert_allclose(actual, scores, rtol=1e-5)
 
 
 @pytest.mark.long

@@ -122,7 +122,9 @@ def add_tokens(
     assert isinstance(definition, WordPieceDefinition)
     normalization = definition.normalization
     pieces, num_base_pieces = list(definition.base_pieces), len(definition.base_pieces)
-    free = [n for n in model.tokenizer.unused_ids.tolist() if n < num_base_pieces]
+    markers = _marker_ids(model)
+    unused = model.tokenizer.unused_ids.tolist()
+    free = [number for number in unused if number < num_base_pieces and number not in markers]
     sources: dict[int, list[int]] = {}  # ids of the former pieces, by new id
     searched_pieces: dict[
         str, list[int]
@@ -211,6 +213,7 @@ def shrink(model: Model, texts: Iterable[str], *, batch: int = 1000) -> Model:
     """
     tokenizer = model.tokenizer
     is_used = np.zeros(tokenizer.vocab_size, np.bool_)
+    is_used[_marker_ids(model)] = True
     number = 0
     for part in chunks(texts, batch):
         places = [f"text {number + at + 1}" for at in range(len(part))]
@@ -223,6 +226,13 @@ def shrink(model: Model, texts: Iterable[str], *, batch: int = 1000) -> Model:
     else:
         smaller, kept_ids = _keep_wordpieces(tokenizer, is_used)
     return _rebuild(model, Tokenizer(smaller), _ROWS, _take(kept_ids), vocab_size=len(kept_ids))
+
+
+def _marker_ids(model: Model) -> list[int]:
+    """The ids of pieces that mark queries and passages of late interaction, but are in no text."""
+    late = None if model.sentence is None else model.sentence.late_interaction
+    markers = () if late is None else (late.query_prefix.strip(), late.document_prefix.strip())
+    return [number for number, piece in enumerate(model.tokenizer.pieces) if piece in markers]
 
 
 def _check_wordpiece(definition: Definition) -> None:
@@ -344,13 +354,15 @@ def _rebuild(
     state = model.network.state_dict()
     network.load_state_dict(state | {name: change(state[name]) for name in state.keys() & names})
     rate = model.learning_rate
+    has_modules = isinstance(network, Network) and network.vector_modules is not None
     result = Model(
         tokenizer,
         task,
         network.eval(),
         sentence=sentence,
         learning_rate=rate,
-        modules=model.modules,
+        # A task's network has its own modules, which the old one's weights are in.
+        modules=None if has_modules else model.modules,
     )
     result.card = model.card
     return result

@@ -14,10 +14,14 @@ from collections.abc import Collection, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
 
 from ..errors import DataError
 from .rows import LocatedRow, Rows, id_of, is_missing, listing, sample_of
 from .tables import read_rows
+
+if TYPE_CHECKING:
+    from ..settings.keywords import TableKeywords
 
 ID, TITLE, TEXT = "_id", "title", "text"
 
@@ -31,17 +35,20 @@ def corpus_file(folder: str | os.PathLike[str]) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def read_texts_with_ids(path: str | os.PathLike[str]) -> Rows:
+def read_texts_with_ids(path: str | os.PathLike[str], **options: Unpack[TableKeywords]) -> Rows:
     """Open a file of texts: its rows have `_id`, `text` and perhaps `title`.
 
     Raises:
         DataError: the file cannot be read, or is in neither layout.
     """
-    rows = read_rows(path, columns=(ID,))
+    rows = read_rows(path, columns=(ID,), **options)
     if ID in rows.columns or rows.has_header is None:  # a format with names
         return rows
-    rows = read_rows(path, header=False)
-    if len(rows.columns) != 2:
+    has_header = options.get("header")
+    if not has_header:
+        options["header"] = False
+        rows = read_rows(path, **options)
+    if has_header or len(rows.columns) != 2:
         what = f"has no column {ID!r}; {listing(rows.columns)}"
         fix = "A table without a header has an id and a text in each line."
         raise DataError(what, where=rows.name, fix=fix)

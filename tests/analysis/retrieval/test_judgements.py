@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from bertworks.analysis.retrieval.judgements import (
 from bertworks.analysis.retrieval.store import read_rows_to_add
 from bertworks.analysis.retrieval.text_index import open_texts
 from bertworks.analysis.scoring import score
+from bertworks.data.text_inputs import read_texts
 from bertworks.errors import DataError, SettingsError
 
 
@@ -154,3 +156,28 @@ def test_a_folder_in_the_layout_of_ms_marco_is_read(tmp_path: Path, end: str) ->
     (tmp_path / f"collection.tsv{end}").unlink()
     with pytest.raises(DataError, match=r"has none of corpus.jsonl, collection.tsv"):
         JudgedCorpus.read(tmp_path, "train")
+
+
+def test_options_of_tables_change_no_ids(tmp_path: Path) -> None:
+    write_lines(tmp_path / "collection.tsv", "0\ta text", "1\tanother")
+    expected = {"0": "a text", "1": "another"}
+    for options in ({}, {"encoding": "utf-8"}, {"header": False}):
+        assert read_rows_to_add(tmp_path, None, None, **options) == expected
+    with pytest.raises(DataError, match="has no column '_id'"):
+        read_rows_to_add(tmp_path, None, None, header=True)
+    file = write_lines(tmp_path / "collection.tsv", "_id\ttitle\ttext", "7\tTitle\ta text")
+    assert read_rows_to_add(file, None, None) == {"7": "Title a text"}
+
+
+def test_texts_whose_column_was_chosen_stay(folder: Path) -> None:
+    texts = read_texts(folder / "corpus.jsonl", column="title")
+    assert open_texts(texts, None) is texts
+
+
+def test_texts_that_are_read_once_may_come_from_standard_input(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(DataError, match="cannot be read from standard input"):
+        open_texts("-", None)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a text\nanother\n")))
+    assert [*read_rows_to_add("-", None, None).values()] == ["a text", "another"]

@@ -199,7 +199,7 @@ def _passages_of(
     """Return the distinct passages, and those that belong to each query."""
     passages = dict.fromkeys(passage for _, passage in pairs)
     if corpus is not None:
-        texts = open_texts(corpus, None, **table_options)
+        texts = open_texts(corpus, None, is_read_once=True, **table_options)
         passages |= dict.fromkeys(text for _, text in texts if text.strip())
     positives: dict[str, set[str]] = {}
     for query, passage in pairs:

@@ -247,7 +247,7 @@ def read_rows_to_add(
     Raises:
         DataError: a column is missing, an id is neither a text nor a whole number, or occurs twice.
     """
-    texts = open_texts(data, column, **options)
+    texts = open_texts(data, column, is_read_once=True, **options)
     if id_column is None and ID in texts.rows.columns:
         id_column = ID
     elif id_column is not None:

@@ -177,24 +177,32 @@ class TextIndex(ABC):
 
 
 def open_texts(
-    data: Table | Texts | Iterable[str], column: str | None, **options: Unpack[TableKeywords]
+    data: Table | Texts | Iterable[str],
+    column: str | None,
+    *,
+    is_read_once: bool = False,
+    **options: Unpack[TableKeywords],
 ) -> Texts:
-    """Open the texts of an index, which are read more than once.
+    """Open the texts of an index, which are read more than once unless `is_read_once`.
 
-    Without `column`, texts of BEIR's layout (`_id`, `title`, `text`) begin with their titles, MS
-    MARCO's `collection.tsv` has ids and texts, and a judged corpus's folder stands for its texts.
+    `Texts` are returned unchanged. Without `column`, texts of BEIR's layout (`_id`, `title`,
+    `text`) begin with their titles, MS MARCO's `collection.tsv` has ids and texts, and a judged
+    corpus's folder stands for its texts.
 
     Raises:
         DataError: they are read from standard input, or see `read_texts`.
     """
-    if isinstance(data, str | os.PathLike) and os.fspath(data) == "-":
+    if isinstance(data, Texts):
+        return read_texts(data, **options)
+    if isinstance(data, str | os.PathLike) and os.fspath(data) == "-" and not is_read_once:
         raise DataError("texts to search cannot be read from standard input", fix="Give a file.")
     if isinstance(data, str | os.PathLike):
         data = corpus_file(data) or data
-        if Path(data).name in CORPUS_FILES[1:] and column is None and not options:
-            return Texts(read_texts_with_ids(data), TEXT, is_repeatable=True)
-    items = list(data) if isinstance(data, Iterator) else data
-    texts = read_texts(items, column=column, **options)
+    if isinstance(data, str | os.PathLike) and Path(data).name in CORPUS_FILES[1:] and not column:
+        texts = Texts(read_texts_with_ids(data, **options), TEXT, is_repeatable=True)
+    else:
+        items = list(data) if isinstance(data, Iterator) else data
+        texts = read_texts(items, column=column, **options)
     if column is None and {ID, TITLE, TEXT} <= set(texts.rows.columns):
         return replace(texts, rows=with_titles(texts.rows))
     return texts

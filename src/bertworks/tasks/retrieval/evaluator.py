@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ...jobs.resumable import digest_texts
 from ...packed import Batch, to_array
 from ..breakdown import Breakdown, excerpt
 from ..measures import Location, WorstMistakes
@@ -34,7 +35,7 @@ class RankingEvaluator(Evaluator):
 
     state_fields = (
         *("_queries", "_passages", "_relevant", "_query_rows", "_passage_excerpts"),
-        *("_query_texts", "_passage_texts"),
+        *("_query_digests", "_passage_digests"),
     )
     metrics: ClassVar[tuple[str, ...]] = ("accuracy@1", f"mrr@{DEPTH}", f"recall@{DEPTH}")
 
@@ -47,8 +48,8 @@ class RankingEvaluator(Evaluator):
         self._query_rows: dict[bytes, tuple[Location, str]] = {}
         self._passage_excerpts: dict[bytes, str] = {}
         # The token ids of each text, which has a prompt or a form of its own as query and passage.
-        self._query_texts: dict[str, bytes] = {}
-        self._passage_texts: dict[str, bytes] = {}
+        self._query_digests: dict[str, bytes] = {}
+        self._passage_digests: dict[str, bytes] = {}
 
     def add(self, outputs: Outputs, batch: Batch) -> None:
         queries, passages = (
@@ -60,15 +61,18 @@ class RankingEvaluator(Evaluator):
                 sequence.input_ids.tobytes() for sequence in example.sequences
             )
             query_text, *passage_texts = example.texts
+            query_digest, *passage_digests = (digest_texts([text]) for text in example.texts)
             self._queries.setdefault(query_key, query)
-            self._query_texts[query_text] = query_key
+            self._query_digests[query_digest] = query_key
             location = Location(example.index, example.where)
             self._query_rows.setdefault(query_key, (location, excerpt(query_text)[0]))
             self._relevant[query_key].add(passage_keys[0])
             vectors = [passage, *islice(others, len(passage_keys) - 1)]
-            for key, vector, passage_text in zip(passage_keys, vectors, passage_texts, strict=True):
+            for key, vector, passage_text, digest in zip(
+                passage_keys, vectors, passage_texts, passage_digests, strict=True
+            ):
                 self._passages.setdefault(key, vector)
-                self._passage_texts[passage_text] = key
+                self._passage_digests[digest] = key
                 self._passage_excerpts.setdefault(key, excerpt(passage_text)[0])
 
     def merge(self, state: Mapping[str, Any]) -> None:
@@ -91,8 +95,8 @@ class RankingEvaluator(Evaluator):
         """The nearest passages of each query, without passages that are ignored."""
         assert self._queries, "nothing was evaluated"
         equal = {query: {query} for query in self._queries}  # passages that equal a query
-        for text in self._query_texts.keys() & self._passage_texts:
-            equal[self._query_texts[text]].add(self._passage_texts[text])
+        for digest in self._query_digests.keys() & self._passage_digests:
+            equal[self._query_digests[digest]].add(self._passage_digests[digest])
         depth = DEPTH + max(map(len, equal.values()))
         _, nearest_numbers = top_k(*self._vectors, depth, compare=_similarities)
         passages = list(self._passages)
