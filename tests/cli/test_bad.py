@@ -378,7 +378,19 @@ def test_ctrl_c_saves_and_names_the_command_to_resume(world: World, tmp_path: Pa
     assert any((run / "checkpoints").iterdir())
 
 
+def wait_until_asleep(pid: int) -> None:
+    """Wait until the main thread of a process sleeps, as in a read.
+
+    Python looks for signals before it reads: one that comes in between is noticed with the next
+    line alone.
+    """
+    state = Path(f"/proc/{pid}/task/{pid}/stat")
+    while state.read_text().rpartition(")")[2].split()[0] not in "SZ":
+        time.sleep(0.002)
+
+
 @pytest.mark.long
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads Linux's /proc")
 def test_ctrl_c_of_other_verbs_is_one_line(world: World) -> None:
     process = _start("tokenize", world.vocab, "-", "--json", stdin=subprocess.PIPE)
     try:
@@ -387,6 +399,7 @@ def test_ctrl_c_of_other_verbs_is_one_line(world: World) -> None:
         process.stdin.write("text\n")
         process.stdin.flush()
         assert '"tokens"' in process.stdout.readline()  # each line is answered as it comes
+        wait_until_asleep(process.pid)
         process.send_signal(signal.SIGINT)
         process.wait(timeout=60)
         errors = process.communicate()[1]
