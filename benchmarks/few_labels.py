@@ -33,6 +33,8 @@ from bertworks.tasks.calibration import (
     conformal_quantile,
     fit_scaling,
 )
+from bertworks.tasks.evaluators import ProbabilityCounter
+from bertworks.tasks.probabilities import cross_entropy_sum, softmax
 
 DATA = Path(os.environ.get("BERTWORKS_DATA", "../shared/data"))
 HELD_OUT = 1000
@@ -157,15 +159,15 @@ def calibration_figures(logits: np.ndarray, labels: np.ndarray) -> dict[str, lis
         }
         figures["vector scaling is chosen"].append(len(scalings["chosen"].temperatures) > 1)
         for name, scaling in scalings.items():
-            own = _softmax(scaling(logits[test]))
-            figures[f"{name}: error"].append(calibration_error(own, labels[test]))
-            gold = own[np.arange(len(own)), labels[test]]
-            figures[f"{name}: loss"].append(float(-np.log(gold).mean()))
-            figures[f"{name}: accuracy"].append(float((own.argmax(1) == labels[test]).mean()))
+            scaled_logits = scaling(logits[test])
+            counter = ProbabilityCounter.from_logits(scaled_logits, labels[test])
+            for metric, value in counter.result(name).metrics.items():
+                figures[f"{name}: {metric}"].append(value)
+            is_correct = scaled_logits.argmax(1) == labels[test]
+            figures[f"{name}: accuracy"].append(float(is_correct.mean()))
         scaling = scalings["chosen"]
-        scores = compute_conformal_scores(_softmax(scaling(logits[dev])), labels[dev])
-        own = _softmax(scaling(logits[test]))
-        gold = own[np.arange(len(own)), labels[test]]
+        scores = compute_conformal_scores(softmax(scaling(logits[dev])), labels[dev])
+        own = softmax(scaling(logits[test]))
         for coverage in COVERAGES:
             is_in = own >= 1 - conformal_quantile(scores, coverage)
             figures[f"{coverage:.0%}: coverage"].append(
@@ -177,27 +179,9 @@ def calibration_figures(logits: np.ndarray, labels: np.ndarray) -> dict[str, lis
 
 def _fit_temperature(logits: np.ndarray, labels: np.ndarray) -> LogitScaling:
     """The temperature of the lowest cross-entropy, by a search."""
-    rows = np.arange(len(labels))
     temperatures = np.geomspace(0.2, 10, 400)
-    losses = [-np.log(_softmax(logits / one)[rows, labels]).mean() for one in temperatures]
+    losses = [cross_entropy_sum(logits / one, labels) for one in temperatures]
     return LogitScaling((float(temperatures[int(np.argmin(losses))]),))
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    powers = np.exp(logits - logits.max(1, keepdims=True))
-    return powers / powers.sum(1, keepdims=True)
-
-
-def calibration_error(probabilities: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:
-    """The expected calibration error: Guo et al. (2017), equation 3, with bins of equal width."""
-    confidence = probabilities.max(1)
-    is_correct = probabilities.argmax(1) == labels
-    numbers = np.ceil(confidence * bins).astype(int)
-    gaps = [
-        abs(float((is_correct[numbers == one] - confidence[numbers == one]).sum()))
-        for one in range(1, bins + 1)
-    ]
-    return sum(gaps) / len(labels)
 
 
 def main() -> None:

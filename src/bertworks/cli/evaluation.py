@@ -203,6 +203,13 @@ def score(
         _show_evaluation(display, evaluation, str(predictions or data), data, report)
 
 
+def _open_retriever(source: ModelSource, device: Any) -> Any:
+    """The file of a run or of candidates, "bm25", or a model; see `evaluate_retrieval`."""
+    if source.name == BM25:
+        return BM25
+    return Path(source.name) if Path(source.name).is_file() else source.load(device)
+
+
 def _evaluate_ranking(
     model: ModelSource,
     folder: str,
@@ -219,14 +226,7 @@ def _evaluate_ranking(
     if repetitions := [name for number, name in enumerate(names) if name in names[:number]]:
         raise SettingsError(f"{repetitions[0]} is given twice")
     sources = [model, *map(ModelSource, ranking.others)]
-    retrievers: dict[str, Any] = {
-        one.name: BM25
-        if one.name == BM25
-        else Path(one.name)
-        if Path(one.name).is_file()
-        else one.load(device)
-        for one in sources
-    }
+    retrievers = {one.name: _open_retriever(one, device) for one in sources}
     reranker = None if ranking.rerank is None else ModelSource(ranking.rerank).load(device)
     with Progress() as progress:
         stages = evaluate_retrieval(

@@ -361,7 +361,7 @@ def _rebuild(
         network.eval(),
         sentence=sentence,
         learning_rate=rate,
-        # A task's network has its own modules, which the old one's weights are in.
+        # The network's own modules are loaded with it; those of the old network are another's.
         modules=None if has_modules else model.modules,
     )
     result.card = model.card

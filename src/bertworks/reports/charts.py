@@ -287,8 +287,8 @@ def _range(axis: Axis, values: Sequence[float], margin: float) -> tuple[float, f
 
     A range is at least 2 % of its values: with less, labels would have too many digits.
     """
-    low = min(values) if axis.low is None else axis.low
-    high = max(values) if axis.high is None else axis.high
+    low = min(values, default=0.0) if axis.low is None else axis.low
+    high = max(values, default=1.0) if axis.high is None else axis.high
     least = max(0.02 * max(abs(low), abs(high)), 1e-9)
     if axis.is_count:
         least = max(least, 1.0)
@@ -324,7 +324,8 @@ def draw(curves: Sequence[Curve], *, percent: bool = False, zero: bool = False) 
     """Return inline `<svg>` elements of the curves over the steps, one for each of `SIZES`.
 
     Args:
-        curves: at least one, with at least one point in total.
+        curves: a metric that was never defined, such as a correlation of equal numbers, has no
+            points.
         percent: whether the values are shares, to be written in percent.
         zero: whether the axis of values starts at zero.
     """

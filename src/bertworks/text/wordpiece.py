@@ -230,8 +230,8 @@ class WordPieceDefinition(Definition):
         return library
 
     def decode(self, ids: Sequence[int]) -> str:
-        kept = [self.pieces[number] for number in ids]
-        text: str = decoders.WordPiece(prefix=CONTINUATION, cleanup=True).decode(kept)
+        pieces = [self.pieces[number] for number in ids]
+        text: str = decoders.WordPiece(prefix=CONTINUATION, cleanup=True).decode(pieces)
         return text
 
 

@@ -194,12 +194,16 @@ def open_texts(
     """
     if isinstance(data, Texts):
         return read_texts(data, **options)
-    if isinstance(data, str | os.PathLike) and os.fspath(data) == "-" and not is_read_once:
-        raise DataError("texts to search cannot be read from standard input", fix="Give a file.")
+    collection: str | os.PathLike[str] | None = None
     if isinstance(data, str | os.PathLike):
-        data = corpus_file(data) or data
-    if isinstance(data, str | os.PathLike) and Path(data).name in CORPUS_FILES[1:] and not column:
-        texts = Texts(read_texts_with_ids(data, **options), TEXT, is_repeatable=True)
+        if os.fspath(data) == "-" and not is_read_once:
+            what = "texts to search cannot be read from standard input"
+            raise DataError(what, fix="Give a file.")
+        data = file = corpus_file(data) or data
+        if column is None and Path(file).name in CORPUS_FILES[1:]:
+            collection = file
+    if collection is not None:
+        texts = Texts(read_texts_with_ids(collection, **options), TEXT, is_repeatable=True)
     else:
         items = list(data) if isinstance(data, Iterator) else data
         texts = read_texts(items, column=column, **options)
