@@ -10,9 +10,12 @@ import pytest
 
 from bertworks.data.rows import WholeLabel
 from bertworks.data.tables import read_rows
-from bertworks.data.unlabelled import UnlabelledError
+from bertworks.data.unlabelled import UnlabelledError, without_unlabelled
 from bertworks.errors import BertworksWarning, DataError
-from bertworks.tasks.labels import read_label_name, read_label_names
+from bertworks.tasks.classification import ClassificationTask, MultiLabelTask
+from bertworks.tasks.labelled import LabelledTask
+from bertworks.tasks.labels import read_finite_number, read_label_name, read_label_names
+from bertworks.tasks.regression import RegressionTask
 from bertworks.tasks.tagging.columns import read_tagged_words
 from bertworks.tasks.tagging.settings import TaggingSettings
 from bertworks.tasks.tagging.task import TaggingTask
@@ -117,6 +120,35 @@ def test_annotator_who_marked_nothing_gave_no_labels() -> None:
         read_tagged_words(unread.values, "text", "label", "row 2")
     with pytest.raises(DataError, match="no column 'topic'"):
         read_label_names(unread.values, "topic", None, ",")
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "num_dropped"),
+    [
+        (TaggingTask, "label", 1),
+        (MultiLabelTask, "topic", 1),
+        (ClassificationTask, "topic", 2),
+        (RegressionTask, "stars", 2),
+    ],
+)
+def test_unlabelled_rows_are_those_whose_missing_marks_are_no_answer(
+    kind: type[LabelledTask[Any]], column: str, num_dropped: int
+) -> None:
+    """Of one that is marked, one in which nothing was, and one that nobody has annotated."""
+    marks = (
+        region("label", "labels", **SPAN),
+        region("topic", "choices", choices=["sport"]),
+        region("stars", "rating", rating=4),
+    )
+    lists = [[annotation(*marks)], [annotation()], []]
+    rows = read_rows([{"data": {"text": "Obama spoke."}, "annotations": one} for one in lists])
+    with pytest.warns(BertworksWarning, match=f"{num_dropped} of 3 rows have no label"):
+        left = list(without_unlabelled(rows, [column], may_have_no_label=kind.may_have_no_label))
+    assert len(left) == 3 - num_dropped
+    if kind is RegressionTask:
+        unmarked = list(rows)[1]
+        with pytest.raises(UnlabelledError, match="is not a finite number"):
+            read_finite_number(unmarked.values, column, unmarked.where)
 
 
 def test_tagger_learns_from_texts_without_entities() -> None:

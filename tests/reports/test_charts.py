@@ -120,3 +120,10 @@ def test_bars_are_means_from_top_to_bottom() -> None:
     assert np.array(drawing.boxes()) == pytest.approx(bars, abs=0.01)
     dots = np.array([(-0.25, 0), (0.5, 1), (0.75, 1)])
     assert np.array(drawing.dots()) == pytest.approx(dots, abs=0.01)
+
+
+def test_a_metric_without_values_is_an_empty_chart() -> None:
+    """A correlation of equal numbers is not defined, so a run may have logged none."""
+    curves = [charts.Curve("held out", [1, 2], [None, None], "second", dots=True)]
+    assert "<svg" in charts.draw(curves)
+    assert "<svg" in charts.draw(curves, percent=True, zero=True)

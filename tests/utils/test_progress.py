@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -72,6 +74,18 @@ def test_short_work_without_a_terminal_needs_no_console(clock: Clock) -> None:
         clock.now += 1
         update(done, 2)
     assert "_console" not in vars(progress)
+
+
+def test_a_stream_that_only_writes_is_no_terminal(clock: Clock) -> None:
+    """As of services, and of `pythonw`."""
+    stream, lines = io.StringIO(), io.StringIO()
+    stream_like: Any = SimpleNamespace(write=stream.write, flush=stream.flush)
+    for one in (stream_like, lines):
+        update = Progress(one, every=10).counter("teacher")
+        for done in range(0, 1200, 50):
+            update(done, 1200)
+            clock.now += 1
+    assert stream.getvalue() == lines.getvalue() != ""
 
 
 def test_counted_work_is_shown_with_its_rate_and_time(clock: Clock) -> None:

@@ -5,7 +5,7 @@
 
 #include "attention.h"
 
-define BLOCK_BYTES 262144 /* of a block of inputs: it stays in the level 2 cache, if its rows suffice */
+#define BLOCK_BYTES 262144 /* of a block of inputs: it stays in the level 2 cache, if its rows suffice */
 #ifndef LEAST_ROWS
 #define LEAST_ROWS MOST_ROWS /* of a block */
 #endif
