@@ -13,7 +13,7 @@ import shlex
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from functools import reduce
 from operator import getitem
@@ -368,6 +368,26 @@ def test_a_request_whose_client_disconnected_is_dropped(directories, start) -> N
         assert counted["te_request_failure", frozenset({("err", "Gone")})] == 1
 
 
+def make_post(app: Any) -> Callable[[], Awaitable[None]]:
+    """Return a function that posts to an application behind the middleware, and stays connected."""
+    service = make_app(Models({"mini": "mini"})).state.service
+    middleware = RequestMiddleware(app, service, Keys(), local=False)
+    names = ("method", "path", "raw_path", "query_string", "headers")
+    scope = dict(zip(names, ("POST", "/embed", b"/embed", b"", ()), strict=True))
+
+    async def send(_: Any) -> None: ...
+
+    async def post() -> None:
+        messages = iter([{"type": "http.request", "body": b"{}"}])
+
+        async def receive() -> Any:
+            return next(messages, None) or await asyncio.Event().wait()
+
+        await middleware({"type": "http", **scope}, receive, send)
+
+    return post
+
+
 def test_a_few_requests_continue_in_each_iteration_of_the_loop() -> None:
     """While a hundred are ready, others have their turn in between."""
     order: list[str] = []
@@ -380,21 +400,7 @@ def test_a_few_requests_continue_in_each_iteration_of_the_loop() -> None:
             await asyncio.sleep(0)
         order.append("check")
 
-    async def send(_: Any) -> None: ...
-
-    service = make_app(Models({"mini": "mini"})).state.service
-    middleware = RequestMiddleware(app, service, Keys(), local=False)
-
-    async def post() -> None:
-        messages = iter([{"type": "http.request", "body": b"{}"}])
-        names = ("method", "path", "raw_path", "query_string", "headers")
-        scope = dict(zip(names, ("POST", "/embed", b"/embed", b"", ()), strict=True))
-
-        async def receive() -> Any:
-            message = next(messages, None)
-            return message or await asyncio.Event().wait()  # the client stays connected
-
-        await middleware({"type": "http", **scope}, receive, send)
+    post = make_post(app)
 
     async def all_of_them() -> None:
         await asyncio.gather(*(post() for _ in range(100)), check())
@@ -402,6 +408,25 @@ def test_a_few_requests_continue_in_each_iteration_of_the_loop() -> None:
     asyncio.run(all_of_them())
     assert order.count("request") == 100
     assert order.index("check") < 20
+
+
+def test_a_request_that_the_server_cancels_is_cancelled() -> None:
+    """Only a request whose client is gone ends as if it had been answered."""
+
+    async def cancel() -> None:
+        is_running = asyncio.Event()
+
+        async def app(*_: Any) -> None:
+            is_running.set()
+            await asyncio.Event().wait()
+
+        task = asyncio.create_task(make_post(app)())
+        await is_running.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
 
 
 @pytest.mark.long

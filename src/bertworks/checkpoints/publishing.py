@@ -88,11 +88,11 @@ class Publication:
         value = None if card is None else card.metadata.get("license")
         return None if value is None else str(value)
 
-    def send(self, *, public: bool = False) -> str:
+    def send(self, *, public: bool) -> str:
         """Create the model on the hub if it does not exist, and send all files in one commit.
 
         Args:
-            public: whether a new model is public; by default it is private.
+            public: whether a new model is public.
 
         Returns:
             The model's address.
