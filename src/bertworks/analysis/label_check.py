@@ -17,13 +17,14 @@ from pydantic import Field
 from ..data.rows import check_table_options
 from ..data.tables import Table
 from ..errors import DataError
+from ..inference.logistic_regression import fit_logistic_regression
 from ..inference.settings import TextProbeSettings
 from ..loading import load
 from ..settings.keywords import CheckLabelsKeywords
 from ..tasks.classification import ClassificationSettings
 from ..tasks.label_check import CheckedLabel, LabelCheck, find_suspects, group_similar_texts
 from ..tasks.labels import find_misspellings
-from .probing import fit_probe, open_labelled_texts
+from .probing import open_labelled_texts
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -119,7 +120,9 @@ def predict_held_out(
     probabilities = np.zeros((len(labels), num_labels))
     for fold in range(settings.folds):
         is_held_out = folds == fold
-        classifier = fit_probe(vectors[~is_held_out], labels[~is_held_out], settings)
+        classifier = fit_logistic_regression(
+            vectors[~is_held_out], labels[~is_held_out], **settings.of_solver()
+        )
         columns = np.ix_(is_held_out, classifier.classes_)
         probabilities[columns] = classifier.predict_proba(vectors[is_held_out].astype(np.float64))
     return probabilities

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 from ..data.rows import LocatedRow, Rows, check_table_options, text_of
 from ..data.tables import Table, read_rows, reiterable
-from ..errors import DataError, import_optional
+from ..errors import DataError
+from ..inference.logistic_regression import fit_logistic_regression, import_solver
 from ..inference.settings import TextProbeSettings
 from ..loading import load
-from ..native.library import num_threads
 from ..settings.keywords import ProbeKeywords
 from ..tasks.classification import ClassificationSettings, ClassificationTask
 from ..tasks.gold import GoldRows
-from ..tasks.scores import EXTRA, compute_classification_metrics
+from ..tasks.scores import compute_classification_metrics
 from ..text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def probe(
         BertworksError: scikit-learn is not installed.
     """
     probe_settings = TextProbeSettings.parse(settings)
-    _import_solver()
+    import_solver()
     loaded_model = load(model, device=device) if isinstance(model, str | Path) else model
     options = ClassificationSettings(
         text_column=probe_settings.text_column, label_column=probe_settings.label_column
@@ -98,7 +98,7 @@ def probe(
         for some in (texts, dev_texts)
     )
     seconds = time.process_time() - start
-    classifier = fit_probe(vectors, labels, probe_settings)
+    classifier = fit_logistic_regression(vectors, labels, **probe_settings.of_solver())
     names = train_data.task.settings.labels
     predicted = classifier.predict(dev_vectors)
     metrics = {
@@ -115,31 +115,6 @@ def probe(
         (len(texts) + len(dev_texts)) / seconds,
         predicted == dev_labels,
     )
-
-
-def _import_solver() -> tuple[Any, Any]:
-    """Import scikit-learn's linear models, and `threadpoolctl`, which it needs too."""
-    names = ("sklearn.linear_model", "threadpoolctl")
-    linear_model, threadpoolctl = (import_optional(name, EXTRA, "A probe") for name in names)
-    return linear_model, threadpoolctl
-
-
-def fit_probe(vectors: NDArray[Any], labels: NDArray[Any], settings: TextProbeSettings) -> Any:
-    """Return scikit-learn's `LogisticRegression`, trained on vectors `[rows, width]`.
-
-    Raises:
-        BertworksError: scikit-learn is not installed.
-    """
-    linear_model, threadpoolctl = _import_solver()
-    # Close to the optimum: with scikit-learn's default, some predictions depend on rounding.
-    classifier = linear_model.LogisticRegression(
-        C=settings.inverse_regularization, max_iter=settings.max_iterations, tol=1e-6
-    )
-    # On busy processors, threads of BLAS beyond those asked for only wait for one another: 20 times
-    # the processor time.
-    with threadpoolctl.threadpool_limits(num_threads(), user_api="blas"):
-        classifier.fit(vectors.astype(np.float64), labels)
-    return classifier
 
 
 class ComparedModel(NamedTuple):

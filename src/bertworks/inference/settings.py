@@ -243,3 +243,7 @@ class TextProbeSettings(EmbedSettings, TableOptions):
     def of_vectors(self) -> dict[str, Any]:
         """The vector settings that were given; the others are those saved with the model."""
         return self.model_dump(include=self.model_fields_set & set(EmbedSettings.model_fields))
+
+    def of_solver(self) -> dict[str, Any]:
+        """The settings of `fit_logistic_regression`."""
+        return self.model_dump(include={"inverse_regularization", "max_iterations"})

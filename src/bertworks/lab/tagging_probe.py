@@ -316,7 +316,7 @@ def train_probe(
     Raises:
         TrainingError, OutputError, RunInterrupted: as in `fit`.
     """
-    pieces = [piece for example in train for piece in task.training_examples(example)]
+    pieces = task.training_pieces(train, seed)
     seed_everything(seed)
     network = task.network(config)
     source = RowSource(

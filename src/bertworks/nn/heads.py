@@ -5,6 +5,8 @@ Their parts and formulas are those of their layouts (`head_layouts.py`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -74,14 +76,20 @@ class LayoutHead(nn.Module):
         self.get_submodule(folder).add_module(attribute, part)
 
     def compute(
-        self, vectors: Tensor, packed: Sequences | None = None, encoder: Encoder | None = None
+        self,
+        vectors: Tensor,
+        packed: Sequences | None = None,
+        encoder: Encoder | None = None,
+        *,
+        steps: Sequence[Step] | None = None,
     ) -> Tensor:
         """Apply the steps to the vectors of tokens.
 
         Args:
             packed, encoder: needed by steps that pool.
+            steps: those of the layout that are applied; all if omitted.
         """
-        for step in self.layout:
+        for step in self.layout if steps is None else steps:
             vectors = self._apply_step(step, vectors, packed, encoder)
         return vectors
 

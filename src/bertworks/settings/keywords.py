@@ -506,6 +506,8 @@ class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
     positive_label: str | None
     no_label: str | None
     label_smoothing: float
+    few_shot: bool
+    pairs_per_row: int
     label_separator: str
     word_column: str | None
     tag_column: str | None

@@ -173,11 +173,23 @@ class TextClassifierTask(ClassifierTask[LabelledExample], TextTask):
         return replace(batch, counts={**batch.counts, **more})
 
 
+_NOT_FEW_SHOT = (
+    *("dropout", "label_smoothing", "balance_classes", "lm_weight"),
+    *("unfreeze_every", "unfreeze_epochs", "lora_rank"),
+)
+
+
 class ClassificationSettings(TextClassifierSettings):
     """Labels of classification."""
 
     needs: ClassVar[tuple[Need, ...]] = (
-        Need(("label_smoothing",), "with a teacher", has_no_teacher),
+        Need(("label_smoothing", "few_shot"), "with a teacher", has_no_teacher),
+        Need(("pairs_per_row",), "without few_shot", lambda own: own.few_shot),
+        Need(
+            _NOT_FEW_SHOT,
+            "with few_shot, where the encoder is trained on pairs of rows",
+            lambda own: not own.few_shot,
+        ),
     )
     positive_label: str | None = Field(
         None,
@@ -191,6 +203,18 @@ class ClassificationSettings(TextClassifierSettings):
     )
     label_smoothing: float = Field(
         0.0, ge=0, lt=1, description="share of the target that is spread over all classes"
+    )
+    few_shot: bool = Field(
+        False,
+        description="train the encoder on pairs of rows, whose vectors become similar if their "
+        "labels are equal, then fit the head by logistic regression (SetFit, Tunstall et al. 2022)",
+    )
+    pairs_per_row: int = Field(
+        10,
+        ge=1,
+        le=1000,
+        description="few_shot: pairs of each row with its label, and as many with other labels, in "
+        "an epoch",
     )
     conformal_scores: tuple[float, ...] = detected_setting(
         (), "1 - the probability of the gold label, of rows of dev, ascending; for label sets"

@@ -437,6 +437,15 @@ class LabelledTask(Task[ExampleT]):
         """Return a row as separate training examples: one for each window, if it has several."""
         return [example]
 
+    def training_pieces(self, examples: Sequence[ExampleT], seed: int) -> list[Any]:  # noqa: ARG002
+        """Return the training examples of all rows.
+
+        Args:
+            examples: the rows.
+            seed: for a task that draws them at random.
+        """
+        return [piece for example in examples for piece in self.training_examples(example)]
+
     def check_batches(self, examples: Sequence[ExampleT], batch_size: int) -> None:
         """Check that batches of this size teach something; a task without such a limit accepts all.
 

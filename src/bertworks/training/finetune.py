@@ -22,6 +22,7 @@ from ..data.tables import Table
 from ..errors import BertworksWarning, DataError, SettingsError
 from ..inference.evaluate import evaluate, evaluate_and_tune
 from ..inference.fingerprints import fingerprint
+from ..inference.logistic_regression import fit_output_layer
 from ..inference.settings import EngineSettings
 from ..loading import load
 from ..model import Model
@@ -32,8 +33,10 @@ from ..settings.pooling import NO_POOLING
 from ..tasks import find_labelled_task
 from ..tasks.best_metric import BestMetric
 from ..tasks.breakdown import Breakdown
+from ..tasks.classification import ClassificationTask
 from ..tasks.dev_share import Dev
 from ..tasks.evaluation import Evaluation, HasResults
+from ..tasks.few_shot import FewShotNetwork, FewShotTask
 from ..tasks.labelled import LabelledTask
 from ..tasks.network import Network
 from ..tasks.summary import DataSummary
@@ -44,7 +47,7 @@ from .cards import finetuned_card
 from .checkpoint import load_weights
 from .distributed import ProcessGroup, process_group
 from .fit import fit
-from .instability import failures, no_better_than_guessing, note_few_steps
+from .instability import failures, no_better_than_guessing, note_few_rows, note_few_steps
 from .labelled_data import LabelledData, training_tables
 from .plan import Phase, Plan
 from .precision import resolve_precision
@@ -132,6 +135,10 @@ def finetune(
     """
     kind = find_labelled_task(task)
     run_settings = _parse_settings(kind, dev, settings)
+    if getattr(run_settings, "few_shot", False):
+        if kind is not ClassificationTask:
+            raise SettingsError("few_shot=true is for the task classification", fix="Leave it out.")
+        kind = FewShotTask
     with process_group(device, run_settings.rank_timeout) as group:
         name = model if isinstance(model, str | Path) else "a model in memory"
         start_model = model if isinstance(model, Model) else load(model)
@@ -267,11 +274,7 @@ def _phase(data: LabelledData, settings: FinetuneSettings) -> tuple[Phase, FitSe
     """
     edges = list(accumulate(data.table_sizes or [len(data.train)], initial=0))
     tables = [
-        [
-            piece
-            for example in data.train[start:end]
-            for piece in data.task.training_examples(example)
-        ]
+        data.task.training_pieces(data.train[start:end], settings.seed)
         for start, end in pairwise(edges)
     ]
     pieces = [piece for table in tables for piece in table]
@@ -308,8 +311,13 @@ def _finetune(
     best = BestMetric(metric, metric in task.lower_is_better, settings.early_stopping)
     engine = EngineSettings(precision=settings.precision)
 
+    def fit_head() -> None:
+        if isinstance(task, FewShotTask) and isinstance(network, FewShotNetwork):
+            fit_output_layer(network, task, data.train, engine)
+
     def compute_metrics(network: Network) -> Mapping[str, float]:
         assert data.dev is not None
+        fit_head()
         evaluation = evaluate(network, data.reader, data.dev, engine, breakdown=False, group=group)
         for note in evaluation.notes or filter(None, [no_better_than_guessing(evaluation.metrics)]):
             say(progress, note)
@@ -332,6 +340,7 @@ def _finetune(
         load_weights(run.best_weights(state.best_step), network, state.best_sha256)
     if start.adapters is not None:
         start.adapters.merge()
+    fit_head()
     final, task = _evaluate_and_tune(network, data, engine, group)
     if group.is_main:
         final = _write_evaluation(final, data, network, settings, run)
@@ -383,8 +392,14 @@ def _report_start(
             f"batch_size={settings.batch_size} is more than the {phase.batch_size} training "
             "examples: each step takes all of them",
         )
-    shortfall = fit_settings.shortfall(len(start.network.encoder.layers), phase.steps)
-    for note in (note_few_steps(phase.steps, settings.epochs), shortfall):
+    if isinstance(data.task, FewShotTask):
+        pairs = f"{phase.batch_size} pairs of the {len(data.train):,} rows"
+        say(progress, f"few_shot: {phase.steps:,} updates by {pairs}; then the head is fitted")
+        notes = []
+    else:
+        few_steps = note_few_steps(phase.steps, settings.epochs)
+        notes = [few_steps, note_few_rows(data.task, data.train)]
+    for note in (*notes, fit_settings.shortfall(len(start.network.encoder.layers), phase.steps)):
         if note is not None:
             say(progress, note)
 

@@ -8,15 +8,18 @@ et al. (2021), "Revisiting few-sample BERT fine-tuning".
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..tasks.classification import ClassificationTask
+from ..tasks.labelled import LabelledTask
 from .settings import FinetuneSettings, suitable_rate
 
 _HIGH = 5e-5  # the highest of the paper's learning rates
 _LESS = 0.98  # a successful run ends below this share of the guessing loss
 _CORRELATION = 0.1  # a higher correlation (or F1) is better than guessing, whatever the accuracy
 
+_ENOUGH_ROWS = 64  # of a label, on average: with fewer, `few_shot` may be better
 _FEW_STEPS, _ENOUGH_STEPS = 100, 200  # on 1,000 rows 96 were too few (Zhang et al. 2021, §6)
 
 
@@ -28,6 +31,17 @@ def note_few_steps(steps: int, epochs: float) -> str | None:
     return (
         f"only {steps} steps in all, which may be too few to learn: epochs={enough} takes about "
         f"{_ENOUGH_STEPS} (Zhang et al. 2021)"
+    )
+
+
+def note_few_rows(task: LabelledTask[Any], rows: Sequence[object]) -> str | None:
+    """Return advice for a classifier of single texts that has few rows of each label, else None."""
+    is_for = type(task) is ClassificationTask and task.settings.pair_column is None
+    if not is_for or len(rows) >= _ENOUGH_ROWS * len(task.labels):
+        return None
+    return (
+        f"fewer than {_ENOUGH_ROWS} rows a label: try few_shot=true, with a sentence encoder "
+        "(measured in docs/labels.md)"
     )
 
 
