@@ -182,6 +182,16 @@ def test_an_activation_that_is_not_supported_is_an_error(
         bw.load(folder)
 
 
+def test_a_prompt_of_a_cross_encoder_is_refused(cross_encoder: Callable[..., Path]) -> None:
+    folder = cross_encoder()
+    marks = {"model_type": "CrossEncoder", "prompts": {"query": "find: "}}
+    edit(folder / "config_sentence_transformers.json", **marks)
+    assert bw.load(folder).predict([("a b", "c")])  # it has the prompt, and does not use it
+    edit(folder / "config_sentence_transformers.json", default_prompt_name="query")
+    with pytest.raises(CheckpointError, match="default_prompt_name is set, and prompts of cross"):
+        bw.load(folder)
+
+
 @given(st.floats(-700, 700), st.floats(-700, 700))
 def test_sigmoids_are_exact_at_both_ends(one: float, other: float) -> None:
     assert sigmoid(one) == pytest.approx(expit(one), rel=1e-14)

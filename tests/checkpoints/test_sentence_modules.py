@@ -165,6 +165,21 @@ def test_the_transformer_may_have_a_directory_of_its_own(write: Write, tmp_path:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("name", ["distiluse", "labse"])
+def test_vectors_have_the_dimensions_of_the_files(write: Write, tmp_path: Path, name: str) -> None:
+    directory = write(*MODULES[name](), truncate_dim=3)
+    model = bw.load(directory)
+    vectors = model.embed(TEXTS, **FP32)
+    expected = vectors_of(directory, normalize_embeddings=name == "labse")
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    np.testing.assert_allclose(network_vectors(model), vectors, atol=1e-6)
+    assert model.embed(TEXTS, dimensions=None).shape != vectors.shape
+    model.save(tmp_path / "ours")
+    np.testing.assert_array_equal(bw.load(tmp_path / "ours").embed(TEXTS, **FP32), vectors)
+    assert vectors_of(tmp_path / "ours").shape == vectors.shape
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("strips_accents", [None, True])
 def test_texts_are_converted_to_lower_case(write: Write, strips_accents: bool | None) -> None:
     directory = write(peers.Pooling(H))
@@ -186,9 +201,17 @@ def test_texts_are_converted_to_lower_case(write: Write, strips_accents: bool | 
         ("1_Pooling/config.json", {"pooling_mode": ["mean", "cls2"]}, r"pooling \(mean, cls2\)"),
         ("2_Dense/config.json", {"activation_function": "my.Tanh"}, "activation_function is 'my.T"),
         ("2_Dense/config.json", {"module_input_name": "token_embeddings"}, "module_input_name is"),
+        ("3_Normalize/config.json", {"module_output_name": "token_embeddings"}, "output_name is"),
         ("2_Dense/config.json", {"in_features": 3}, "the weights of the module are not linear"),
         ("2_Dense/config.json", {"bias": False}, "the weights of the module are not linear.weight"),
         ("sentence_bert_config.json", {"transformer_task": "text-generation"}, "transformer_task"),
+        (
+            "sentence_bert_config.json",
+            {"processing_kwargs": {"text": {"add_special_tokens": False}}},
+            "processing_kwargs is .* not supported",
+        ),
+        ("sentence_bert_config.json", {"query_length": 4}, "query_length is 4, which is for late"),
+        ("config_sentence_transformers.json", {"truncate_dim": 0}, "truncate_dim is 0, not a num"),
         (
             "config_sentence_transformers.json",
             {"model_type": "CrossEncoder"},
@@ -224,6 +247,11 @@ def test_a_pooling_that_the_modules_do_not_fit_is_refused(write: Write) -> None:
 
 def test_a_graph_for_onnx_has_the_modules(write: Write) -> None:
     model = bw.load(write(*MODULES["norms"]()))
+    np.testing.assert_allclose(network_vectors(model), model.embed(TEXTS, **FP32), atol=1e-6)
+
+
+def network_vectors(model: bw.Model) -> np.ndarray:
+    """The vectors that the padded network computes, which becomes a graph for ONNX."""
     rows = model.tokenizer.encode_batch(TEXTS)
     length = max(row.num_tokens for row in rows)
     ids, mask = (torch.zeros(len(rows), length, dtype=torch.int64) for _ in range(2))
@@ -232,5 +260,4 @@ def test_a_graph_for_onnx_has_the_modules(write: Write) -> None:
         mask[number, : row.num_tokens] = 1
     network = PaddedNetwork(model.network, model.sentence, model.modules).eval()
     with torch.no_grad():
-        vectors = network.outputs_by_name(ids, mask)["sentence_embedding"]
-    np.testing.assert_allclose(vectors, model.embed(TEXTS, **FP32), atol=1e-6)
+        return network.outputs_by_name(ids, mask)["sentence_embedding"].numpy()

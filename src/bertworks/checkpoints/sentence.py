@@ -130,6 +130,10 @@ def _read_text_limit(kind: str, directory: Path, kinds: Sequence[str]) -> Any:
             "modules after it need",
             where=str(directory),
         )
+    for name in ("query_length", "document_length"):
+        if limits.get(name) is not None:
+            what = f"{name} is {truncate_repr(limits[name])}, which is for late interaction only"
+            raise CheckpointError(what, where=str(directory))
     return limits.get("max_seq_length")
 
 
@@ -192,7 +196,7 @@ def read_cross_encoder(directory: Path, config: Mapping[str, Any]) -> CrossEncod
         config: its `config.json`, where versions before 6 store the activation.
 
     Raises:
-        CheckpointError: the activation is not a name.
+        CheckpointError: the activation is not a name, or a prompt precedes every text.
     """
     file = directory / CONFIG
     marks = dict(read_json(file)) if file.exists() else {}
@@ -209,4 +213,10 @@ def read_cross_encoder(directory: Path, config: Mapping[str, Any]) -> CrossEncod
     activation = next((name for name in places if name is not None), None)
     if not isinstance(activation, str | None):
         raise CheckpointError("activation_fn is not the name of a class", where=str(directory))
+    if marks.get("default_prompt_name") is not None:
+        raise CheckpointError(
+            "default_prompt_name is set, and prompts of cross-encoders are not supported",
+            where=str(file),
+            fix="Set it to null, and put the prompt before each first text.",
+        )
     return CrossEncoder(activation)

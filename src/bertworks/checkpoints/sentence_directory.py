@@ -93,10 +93,22 @@ def transformer_directory(directory: Path, route: Route = "document") -> Path:
 
 
 def read_limits(directory: Path) -> Mapping[str, Any]:
-    """The content of the file with a transformer's limit of tokens; empty if there is none."""
+    """The content of the file with a transformer's limit of tokens; empty if there is none.
+
+    Raises:
+        CheckpointError: it is damaged, or has settings of the tokenizer, which are not supported.
+    """
     files_of_limits = (directory / name for name in _LIMITS)
     file = next((file for file in files_of_limits if file.exists()), None)
-    return {} if file is None else read_json(file)
+    limits = {} if file is None else read_json(file)
+    options = limits.get("processing_kwargs") or {}
+    if any(options.get(kind) for kind in ("text", "common")):
+        raise CheckpointError(
+            f"processing_kwargs is {truncate_repr(options)}, which is not supported",
+            where=str(file),
+            fix="Remove it, if texts are to be read without these settings.",
+        )
+    return limits
 
 
 def lowers_case(directory: Path, route: Route = "document") -> bool:
@@ -157,7 +169,7 @@ def with_limit(
 
 
 def read_entries(file: Path, *, is_late: bool = False) -> dict[str, Any]:
-    """The file's content, after a check of its similarity function and its prompts.
+    """The file's content, after a check of its similarity function, prompts and `truncate_dim`.
 
     Args:
         is_late: whether late interaction's function is one; other models are then not refused.
@@ -180,4 +192,8 @@ def read_entries(file: Path, *, is_late: bool = False) -> dict[str, Any]:
             where=str(file),
             fix="Set it to null, or add the prompt.",
         )
+    dimensions = entries.get("truncate_dim")
+    if dimensions is not None and (type(dimensions) is not int or dimensions < 1):
+        what = f"truncate_dim is {truncate_repr(dimensions)}, not a number from 1"
+        raise CheckpointError(what, where=str(file))
     return entries

@@ -177,6 +177,19 @@ def write_layer_weights(
     write_weights(directory / SAFETENSORS, {"layer_weights": torch.tensor(weights)}, format="pt")
 
 
+def check_names(config: Mapping[str, Any], file: Path, where_used: str = _VECTOR) -> None:
+    """Check that a module reads and writes the vectors with sentence-transformers' name for them.
+
+    Raises:
+        CheckpointError: it reads or writes others.
+    """
+    for key in ("module_input_name", "module_output_name"):
+        if config.get(key) not in (None, where_used):
+            raise CheckpointError(
+                f"{key} is {truncate_repr(config[key])}, which is not supported", where=str(file)
+            )
+
+
 def read_dense(config: Mapping[str, Any], file: Path, where_used: str = _VECTOR) -> DenseSettings:
     """Read the settings of a linear map.
 
@@ -186,11 +199,7 @@ def read_dense(config: Mapping[str, Any], file: Path, where_used: str = _VECTOR)
     Raises:
         CheckpointError: it maps others, or a value is not supported.
     """
-    for key in ("module_input_name", "module_output_name"):
-        if config.get(key) not in (None, where_used):
-            raise CheckpointError(
-                f"{key} is {truncate_repr(config[key])}, which is not supported", where=str(file)
-            )
+    check_names(config, file, where_used)
     path = config.get("activation_function", path_of_activation("tanh"))
     activation = find_activation(str(path))
     if activation is None:
@@ -203,12 +212,17 @@ def read_dense(config: Mapping[str, Any], file: Path, where_used: str = _VECTOR)
     return DenseSettings.parse({**values, "activation": activation}, where=str(file))
 
 
+def _read_normalize(config: Mapping[str, Any], file: Path) -> NormalizeSettings:
+    check_names(config, file)
+    return NormalizeSettings()
+
+
 _READERS: Mapping[str, Callable[[Mapping[str, Any], Path], ModuleSettings]] = {
     "Dense": read_dense,
     "LayerNorm": lambda config, file: LayerNormSettings.parse(
         {"dimension": config.get("dimension")}, where=str(file)
     ),
-    "Normalize": lambda _config, _file: NormalizeSettings(),
+    "Normalize": _read_normalize,
     "Dropout": lambda config, file: DropoutSettings.parse(
         {key: config[key] for key in ("dropout",) if key in config}, where=str(file)
     ),
@@ -224,7 +238,8 @@ def read_vector_module(kind: str, directory: Path) -> ModuleSettings:
         CheckpointError: they are missing or not supported.
     """
     file = directory / "config.json"
-    config = read_json(file) if kind != "Normalize" else {}  # it may have no directory at all
+    has_settings = kind != "Normalize" or file.exists()  # which may have no directory at all
+    config = read_json(file) if has_settings else {}
     try:
         return _READERS[kind](config, file)
     except SettingsError as error:

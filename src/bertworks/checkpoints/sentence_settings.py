@@ -55,7 +55,18 @@ class SentenceSettings(Settings):
         if role == "text" and late is not None and late.layout == "multi-vector":
             role = "document"  # whose prompts are parts of documents' form
         prompt = self.prompt(role)
+        if self.dimensions is not None:
+            values["dimensions"] = self.dimensions
         return {**values, "prompt": prompt} if prompt else values
+
+    @property
+    def dimensions(self) -> int | None:
+        """The length to which vectors are shortened, or None: `truncate_dim` of the files.
+
+        As in sentence-transformers, it holds for dense vectors of texts only.
+        """
+        is_dense = self.late_interaction is None and self.pooling not in SPARSE_POOLINGS
+        return self.entries.get("truncate_dim") if is_dense else None
 
     @property
     def similarity_function(self) -> SimilarityFunction:

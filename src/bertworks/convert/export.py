@@ -115,6 +115,8 @@ class PaddedNetwork(nn.Module):
             )
             if self.modules_after_pooling is not None:
                 vectors = self.modules_after_pooling(vectors)
+            if self.sentence.dimensions is not None:
+                vectors = vectors[:, : self.sentence.dimensions]
             if self.sentence.normalize:
                 vectors = F.normalize(vectors, dim=-1)
             outputs["sentence_embedding"] = vectors
