@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..tasks.evaluation import Evaluation
 
 
-_RETRIEVAL_SETTINGS = ("metrics", "qrels", "depth")
+_RETRIEVAL_SETTINGS = ("metrics", "qrels", "depth", "candidates")
 
 
 @dataclass(frozen=True)

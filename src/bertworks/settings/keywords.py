@@ -76,6 +76,7 @@ class RetrievalEvaluationKeywords(EngineKeywords, total=False):
     metrics: str | Sequence[str]
     qrels: str | None
     depth: int
+    candidates: int | None
 
 
 class EvaluateKeywords(LabelledTableKeywords, EngineKeywords, total=False):

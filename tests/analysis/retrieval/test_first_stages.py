@@ -143,6 +143,17 @@ def test_runs_and_candidates_are_first_stages(tmp_path: Path) -> None:
         scores = [one["probabilities"]["good"] for one in answers]
         best = [f"d{(7, 2, 9)[at]}" for at in np.argsort(scores)[::-1]]
         assert [*reranked.run[name]] == best
+    with pytest.raises(DataError, match="3 candidates without scores, and 2 are ranked"):
+        evaluate_retrieval({"top": file}, tmp_path, rerank=judge, candidates=2)
+    options: dict[str, Any] = {"rerank": judge, "metrics": "recall@5", "depth": 9}
+    first, some = evaluate_retrieval({"bm25": "bm25"}, tmp_path, candidates=2, **options)
+    _, all_reranked = evaluate_retrieval({"bm25": "bm25"}, tmp_path, **options)
+    for name in names:
+        ranking, order = [*first.run[name]], [*all_reranked.run[name]]
+        best = sorted(ranking[:2], key=order.index)
+        assert [*some.run[name]] == [*best, *ranking[2:]]
+    with pytest.raises(SettingsError, match="candidates=2 does nothing without a reranker"):
+        evaluate_retrieval({"bm25": "bm25"}, tmp_path, candidates=2)
     write_lines(file, "q1\td99\ta b b\ta text")
     with pytest.raises(DataError, match=r"top1000\.dev\.tsv: 'd99' is not in"):
         evaluate_retrieval({"top": file}, tmp_path)

@@ -85,8 +85,9 @@ def _check_unordered(count: int, depth: int | None, file: Path) -> None:
         what = "the candidates have no scores, so their ranking cannot be fused with others"
         raise DataError(what, where=str(file), fix="Evaluate them alone, or give a run.")
     if count > depth:
-        what = f"a query has {count:,} candidates without scores, and depth={depth} are ranked"
-        raise DataError(what, where=str(file), fix=f"Rank them all: depth={count}.")
+        what = f"a query has {count:,} candidates without scores, and {depth:,} are ranked"
+        fix = f"Rank them all: depth={count}, and no smaller candidates."
+        raise DataError(what, where=str(file), fix=fix)
 
 
 @dataclass(frozen=True)
@@ -134,13 +135,16 @@ def evaluate_retrieval(
     ranking_settings, engine = RetrievalEvaluationSettings.split(settings)
     options = RetrievalEvaluationSettings.parse(ranking_settings)
     _check_retrievers(retrievers)
+    if rerank is None and options.candidates is not None:
+        raise SettingsError(f"candidates={options.candidates} does nothing without a reranker")
+    num_reranked = options.depth + 1 if options.candidates is None else options.candidates
     corpus = JudgedCorpus.read(folder, options.qrels)
     depth = min(options.depth + 1, len(corpus.document_ids))  # one may be left out
     queries = list(corpus.queries.values())
     rankings: dict[str, Ranking] = {}
     notes: dict[str, list[str]] = {}
     index: TextIndex | None = None
-    unordered_depth = None if len(retrievers) > 1 else options.depth
+    unordered_depth = None if len(retrievers) > 1 else min(options.depth, num_reranked)
     for name, retriever in retrievers.items():
         report = None if progress is None else progress(name)
         if isinstance(retriever, Path):
@@ -159,7 +163,7 @@ def evaluate_retrieval(
     runs = {name: _run_of(corpus, ranking, options.depth) for name, ranking in rankings.items()}
     if rerank is not None:
         last = list(rankings)[-1]
-        scored = _rerank(corpus, index, rankings[last], rerank, engine)
+        scored = _rerank(corpus, index, rankings[last], num_reranked, rerank, engine)
         runs[f"{last}, reranked"] = _run_of(corpus, scored, options.depth)
     return [
         Stage(name, evaluate_run(corpus.judgements, run, options, notes.get(name, ())), run)
@@ -242,13 +246,15 @@ def _rerank(
     corpus: JudgedCorpus,
     index: TextIndex,
     ranking: Ranking,
+    count: int,
     model: AnyModel,
     engine: Mapping[str, Any],
 ) -> Ranking:
-    """Return a ranking in a reranker's order; its scores count down the places."""
-    hits = index.hits(*ranking)
+    """Return a ranking whose first are in a reranker's order; its scores count down the places."""
+    scores, rows = ranking
+    hits = index.hits(scores[:, :count], rows[:, :count])
     hits = rerank_hits(list(corpus.queries.values()), hits, pair_scorer(model, engine))
-    rows = np.full_like(ranking[1], -1)
+    rows = rows.copy()
     for number, query_hits in enumerate(hits):
         rows[number, : len(query_hits)] = [hit.row for hit in query_hits]
     places = np.arange(len(rows[0]), 0, -1, dtype=np.float32)

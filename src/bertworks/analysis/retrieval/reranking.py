@@ -68,11 +68,12 @@ def pair_scorer(model: AnyModel, engine: Mapping[str, Any]) -> PairScorer:
             raise BertworksError("the reranker was not trained with lists of choices")
 
         def score_choices(pairs: Sequence[tuple[str, str]]) -> Iterator[Relevance]:
-            for query, group in groupby(pairs, itemgetter(0)):
-                row = dict(zip(columns, (query, [text for _, text in group]), strict=True))
-                (prediction,) = model.predict([row], **engine)
-                shares = prediction["probabilities"]
-                yield from (Relevance(share, share) for share in shares)
+            rows = [
+                dict(zip(columns, (query, [text for _, text in group]), strict=True))
+                for query, group in groupby(pairs, itemgetter(0))
+            ]
+            for prediction in model.predict(rows, **engine):
+                yield from (Relevance(share, share) for share in prediction["probabilities"])
 
         return score_choices
     relevance = relevance_of_model(model)

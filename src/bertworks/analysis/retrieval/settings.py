@@ -52,6 +52,12 @@ class RetrievalEvaluationSettings(RankingSettings):
         le=1_000_000,
         description="documents retrieved per query, of which the best are measured and reranked",
     )
+    candidates: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000,
+        description="documents per query that are reranked, and precede the others; all if omitted",
+    )
 
     @model_validator(mode="after")
     def _check_depth(self) -> Self:
