@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from bertworks.analysis.retrieval.index import Index
 from bertworks.convert.model_editing import add_tokens, shrink
 from bertworks.data.tables import read_rows
-from bertworks.errors import BertworksWarning
+from bertworks.errors import BertworksWarning, SettingsError
 from bertworks.loading import load
 from bertworks.model import Model
 from bertworks.tasks.retrieval.losses import loss_sum
@@ -137,6 +137,18 @@ def test_late_interaction_keeps_the_form_of_the_model_that_it_starts_from(tmp_pa
             **{**FAST, "train": ROWS, "out": tmp_path / "c", "pooling": "none"},
             query_marker="[unused0]",
         )
+    # The pooling is the model's.
+    with pytest.warns(BertworksWarning, match="query_length=9 instead of 8"):
+        longer = finetune(
+            *(model, "retrieval"),
+            **{**FAST, "train": ROWS, "out": tmp_path / "longer"},
+            query_length=9,
+        )
+    sentence = longer.model.sentence
+    assert sentence is not None and sentence.late_interaction is not None
+    assert sentence.late_interaction.query_length == 9
+    with pytest.raises(SettingsError, match="query_length=9 does nothing without late interaction"):
+        finetune(model, "retrieval", train=ROWS, out=tmp_path / "e", pooling="mean", query_length=9)
     with pytest.warns(BertworksWarning, match=r"\(Dense\) are left out"):
         pooled = finetune(
             *(model, "retrieval"),

@@ -204,7 +204,6 @@ def _parse_settings(
 ) -> FinetuneSettings:
     """Parse the settings, and check that those about evaluation have evaluation rows."""
     run_settings = settings_of(kind).parse(settings)
-    run_settings.check_together()
     for option in ("early_stopping", "best_metric", "eval_every", "calibrate"):
         is_set = option in run_settings.model_fields_set
         if dev is None and is_set and (value := getattr(run_settings, option)):
@@ -222,7 +221,11 @@ def _parse_settings(
 def _inherit_settings(
     kind: type[LabelledTask[Any]], model: Model, settings: FinetuneSettings, name: str
 ) -> FinetuneSettings:
-    """Return the settings, with those of the given model where the user did not set them."""
+    """Return the settings, with those of the given model where the user did not set them.
+
+    Raises:
+        SettingsError: two settings exclude each other, or one has no effect without another.
+    """
     options = kind.inherit_options(model.sentence)
     model_settings = {
         key: value for key, value in options.items() if key not in settings.model_fields_set
@@ -231,6 +234,7 @@ def _inherit_settings(
     for need in run_settings.all_needs():
         if not need.is_met(run_settings):  # what is for another pooling
             model_settings = {key: model_settings[key] for key in model_settings.keys() - need.keys}
+    settings.model_copy(update=model_settings).check_together()
     pooling = getattr(run_settings, "pooling", None)
     is_late = model.sentence is not None and model.sentence.late_interaction is not None
     if is_late and pooling == NO_POOLING and model.modules is not None:
