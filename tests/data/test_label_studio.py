@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bertworks.data.rows import WholeLabel
+from bertworks.data.rows import SAMPLE_ROWS, WholeLabel
 from bertworks.data.tables import read_rows
 from bertworks.data.unlabelled import UnlabelledError, without_unlabelled
 from bertworks.errors import BertworksWarning, DataError
@@ -151,10 +151,12 @@ def test_unlabelled_rows_are_those_whose_missing_marks_are_no_answer(
             read_finite_number(unmarked.values, column, unmarked.where)
 
 
-def test_tagger_learns_from_texts_without_entities() -> None:
+@pytest.mark.parametrize("count", [1, SAMPLE_ROWS, SAMPLE_ROWS + 5])
+def test_tagger_learns_from_texts_without_entities(count: int) -> None:
     marked = [annotation(region("label", "labels", **SPAN))]
     tasks = [
-        {"data": {"text": "Obama spoke."}, "annotations": one} for one in ([annotation()], marked)
+        {"data": {"text": "Obama spoke."}, "annotations": one}
+        for one in (*([annotation()] for _ in range(count)), marked)
     ]
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "obama", "spoke", "."]
     tokenizer = Tokenizer.from_vocabulary(pieces)
@@ -162,4 +164,4 @@ def test_tagger_learns_from_texts_without_entities() -> None:
     task = TaggingTask.from_table(tokenizer, rows, TaggingSettings())
     examples = task.examples([row.values for row in rows], 0)
     assert [[*map(str, task.settings.labels)]] == [["O", "B-PER", "I-PER"]]
-    assert [example.target.tolist() for example in examples] == [[0, 0, 0], [1, 0, 0]]
+    assert [example.target.tolist() for example in examples] == [*[[0, 0, 0]] * count, [1, 0, 0]]

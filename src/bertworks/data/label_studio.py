@@ -32,7 +32,7 @@ def rows_of_task(task: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield dict(task["data"])
     for annotation in task["annotations"]:
         if isinstance(annotation, Mapping) and not annotation.get("was_cancelled"):
-            yield AnnotatedRow({**task["data"], **_columns(annotation.get("result"))})
+            yield AnnotatedRow(task["data"], _columns(annotation.get("result")))
 
 
 def _columns(results: Any) -> dict[str, Any]:

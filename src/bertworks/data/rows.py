@@ -105,8 +105,26 @@ def sample(items: Iterable[T], values: Callable[[T], Iterable[Any]]) -> list[T]:
 
 
 def sample_of(rows: Callable[[], Iterator[LocatedRow]]) -> list[dict[str, Any]]:
-    """Return the first rows of a pass, at most `SAMPLE_ROWS`."""
-    return [row.values for row in sample(rows(), lambda row: row.values.values())][:SAMPLE_ROWS]
+    """Return the first rows of a pass, at most `SAMPLE_ROWS`.
+
+    Rows in which annotators marked nothing do not show the columns of marks. If the first are all
+    of this kind, the first others are returned.
+    """
+
+    def first_of(some: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+        return sample(some, lambda row: row.values())[:SAMPLE_ROWS]
+
+    first_rows = first_of(row.values for row in rows())
+    if any(not isinstance(row, AnnotatedRow) or row.is_marked for row in first_rows):
+        return first_rows
+    return (
+        first_of(
+            row.values
+            for row in rows()
+            if not isinstance(row.values, AnnotatedRow) or row.values.is_marked
+        )
+        or first_rows
+    )
 
 
 def chunks(
@@ -149,7 +167,16 @@ def value_of(row: Row, column: str, where: str | None) -> Any:
 
 
 class AnnotatedRow(dict[str, Any]):
-    """What an annotator marked; a control without a column is one that nothing was marked with."""
+    """What an annotator marked; a control without a column is one that nothing was marked with.
+
+    Args:
+        data: the columns of the task.
+        marks: those of controls.
+    """
+
+    def __init__(self, data: Mapping[str, Any], marks: Mapping[str, Any]) -> None:
+        super().__init__({**data, **marks})
+        self.is_marked = bool(marks)
 
 
 def is_unmarked(row: Row, column: str) -> bool:
