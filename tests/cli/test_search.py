@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -139,6 +140,14 @@ def test_retrieval_is_evaluated_on_a_folder(
         onto_itself = (*names, "--data", beir_folder, "--run", run, "--overwrite")
         fails("evaluate", *onto_itself, says="is an input, and would be overwritten")
     assert run.read_bytes() == content
+    model = tmp_path / "model"
+    shutil.copytree(world.pretrained, model)
+    file = next(iter(model.rglob("vocab.txt")))
+    vocabulary = file.read_bytes()
+    for names in ((model,), ("bm25", "--with", model), ("bm25", "--rerank", model)):
+        onto_model = (*names, "--data", beir_folder, "--run", file, "--overwrite")
+        fails("evaluate", *onto_model, says="would become part of it")
+    assert file.read_bytes() == vocabulary
     hits = json.loads(succeeds("search", "bm25", beir_folder, "river open", "--json").stdout)[
         "hits"
     ]

@@ -41,6 +41,11 @@ class _Ranking:
     rerank: str | None
     run: Path | None
 
+    def sources(self, model: ModelSource) -> list[ModelSource]:
+        """Return what is ranked by: the first model, the others, the reranker."""
+        names = self.others if self.rerank is None else (*self.others, self.rerank)
+        return [model, *map(ModelSource, names)]
+
     def check_not_given(self, ctx: typer.Context, settings: Mapping[str, Any]) -> None:
         """Fail if an option or a setting is given: the data is no folder for retrieval."""
         names = {"--with": self.others, "--rerank": self.rerank, "--run": self.run}
@@ -68,6 +73,12 @@ def _ranking(
 
 
 RankingOptions = Annotated[_Ranking, OptionGroup(_ranking)]
+
+
+def _paths_of(source: ModelSource) -> list[Path]:
+    """Return the file of a run, or the directories of a model."""
+    path = Path(source.name)
+    return [path] if path.is_file() else source.directories()
 
 
 def is_judged_folder(path: str) -> bool:
@@ -116,8 +127,7 @@ def evaluate(
     if any(map(is_judged_folder, data)):
         if len(data) > 1 or report is not None or workers:
             ctx.fail("retrieval is evaluated on one folder, without --report and --workers")
-        files = [name for name in (model.name, *ranking.others) if Path(name).is_file()]
-        inputs = [*data, *files]
+        inputs = [*data, *(path for one in ranking.sources(model) for path in _paths_of(one))]
         with output(ranking.run, inputs, folders=True, overwrite=overwrite, repeats=True):
             _evaluate_ranking(model, data[0], ranking, device, settings, display)
         return
