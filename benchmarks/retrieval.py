@@ -32,7 +32,7 @@ DATA = Path(os.environ.get("BERTWORKS_DATA", "../shared/data")) / "squad"
 METRICS = ("ndcg@10", "recall@100")
 SECONDS = "training, s"
 """Processor time."""
-STEPS, BATCH_SIZE, LENGTH, LEARNING_RATE = 24, 16, 128, 1e-3
+BATCH_SIZE, LENGTH, LEARNING_RATE = 16, 128, 1e-3
 BM25, CROSS_ENCODER, PEER = "bm25", "BM25, reranked", "dense, by sentence-transformers"
 CANDIDATES = 10
 """Documents that are reranked; the others follow in their order."""
@@ -81,19 +81,19 @@ def write_data(folder: Path, corpus: str) -> None:
     (folder / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\n" + judgements)
 
 
-def sample_rows(folder: Path, layout: str, seed: int) -> list[dict[str, Any]]:
-    """The rows of a run: as many as it has steps for; the same questions in each layout."""
+def sample_rows(folder: Path, layout: str, seed: int, steps: int) -> list[dict[str, Any]]:
+    """The rows of a run: as many as the steps take; the same questions in each layout."""
     file = folder / f"{layout}.jsonl"
     mine(BM25, folder / "train.jsonl", file, num_negatives=1, layout=layout)  # once
     with file.open(encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
-    return random.Random(seed).sample(rows, STEPS * BATCH_SIZE)
+    return random.Random(seed).sample(rows, steps * BATCH_SIZE)
 
 
-def train(folder: Path, name: str, seed: int) -> float:
+def train(folder: Path, name: str, seed: int, steps: int) -> float:
     """Train a model into `FOLDER/runs/NAME-SEED`; returns the seconds of processor time."""
     start, task, layout, settings = MODELS[name]
-    rows = sample_rows(folder, layout, seed)
+    rows = sample_rows(folder, layout, seed, steps)
     begin = time.process_time()
     bw.finetune(
         start,
@@ -113,7 +113,7 @@ def train(folder: Path, name: str, seed: int) -> float:
     return time.process_time() - begin
 
 
-def train_peer(folder: Path, seed: int) -> float:
+def train_peer(folder: Path, seed: int, steps: int) -> float:
     """Train the dense model by sentence-transformers, likewise."""
     import sentence_transformers as peer
     from datasets import Dataset
@@ -125,7 +125,10 @@ def train_peer(folder: Path, seed: int) -> float:
         str(folder / "runs" / start), device="cpu", model_kwargs={"dtype": torch.float32}
     )
     model.max_seq_length = LENGTH
-    rows = [{**row, "negatives": row["negatives"][0]} for row in sample_rows(folder, "lists", seed)]
+    rows = [
+        {**row, "negatives": row["negatives"][0]}
+        for row in sample_rows(folder, "lists", seed, steps)
+    ]
     arguments = peer.SentenceTransformerTrainingArguments(
         str(folder / "runs" / "peer"),
         num_train_epochs=1,
@@ -170,18 +173,21 @@ def measure(folder: Path, name: str, seed: int) -> dict[str, float]:
     return {**alone, **{f"{key} with BM25": value for key, value in fused.items()}}
 
 
-def run_all(folder: Path, seeds: int) -> None:
-    """Train and measure what has no line in `FOLDER/results.jsonl`, and print the table."""
+def run_all(folder: Path, seeds: int, steps: int) -> None:
+    """Train and measure what has no line in `FOLDER/results-STEPS.jsonl`, and print the table."""
     torch.set_num_threads(1)
-    file = folder / "results.jsonl"
+    file = folder / f"results-{steps}.jsonl"
     results = [json.loads(line) for line in file.open()] if file.exists() else []
-    written = {(one["name"], one["seed"]) for one in results}
+    finished_runs = {(one["name"], one["seed"]) for one in results}
     # In turns with the peer; the cross-encoder, which reads the most, is the last.
     runs = [(name, seed) for seed in range(seeds) for name in (*MODELS, PEER)]
     for name, seed in sorted(runs, key=lambda run: run[0] == CROSS_ENCODER):
-        if (name, seed) in written:
+        if (name, seed) in finished_runs:
             continue
-        seconds = train_peer(folder, seed) if name == PEER else train(folder, name, seed)
+        if name == PEER:
+            seconds = train_peer(folder, seed, steps)
+        else:
+            seconds = train(folder, name, seed, steps)
         results.append({"name": name, "seed": seed, SECONDS: seconds})
         results[-1] |= measure(folder, name, seed)
         with file.open("a", encoding="utf-8") as out:
@@ -215,13 +221,14 @@ def main() -> None:
     data.add_argument("--corpus", choices=("all", "dev"), default="all")
     training = commands.add_parser("train")
     training.add_argument("--seeds", type=int, default=3)
+    training.add_argument("--steps", type=int, default=24, help=f"of {BATCH_SIZE} questions")
     for command in (data, training):
         command.add_argument("folder", type=Path)
     options = parser.parse_args()
     if options.command == "data":
         write_data(options.folder, options.corpus)
     else:
-        run_all(options.folder, options.seeds)
+        run_all(options.folder, options.seeds, options.steps)
 
 
 if __name__ == "__main__":

@@ -153,10 +153,10 @@ def test_unlabelled_rows_are_those_whose_missing_marks_are_no_answer(
 
 @pytest.mark.parametrize("count", [1, SAMPLE_ROWS, SAMPLE_ROWS + 5])
 def test_tagger_learns_from_texts_without_entities(count: int) -> None:
-    marked = [annotation(region("label", "labels", **SPAN))]
+    entity = [annotation(region("label", "labels", **SPAN))]
     tasks = [
         {"data": {"text": "Obama spoke."}, "annotations": one}
-        for one in (*([annotation()] for _ in range(count)), marked)
+        for one in (*([annotation()] for _ in range(count)), entity)
     ]
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "obama", "spoke", "."]
     tokenizer = Tokenizer.from_vocabulary(pieces)
