@@ -100,6 +100,58 @@ def test_entities_that_mark_no_words_are_refused(entities: list[Any], message: s
     assert str(caught.value).startswith("data.jsonl:3: ")
 
 
+def count_utf16(text: str) -> int:
+    return len(text.encode("utf-16-le")) // 2
+
+
+@pytest.mark.parametrize("start", ["💩 ", "👨🏻\u200d🚒👩 ", "a 𝔅", "é\u0301💩💩💩💩 "])
+@pytest.mark.parametrize("kind", ["doccano", "Label Studio"])
+def test_positions_in_units_of_utf_16(start: str, kind: str) -> None:
+    """As annotation tools in browsers count (doccano 2290, Label Studio 1347)."""
+    text = f"{start}Bob met Alice in Paris"
+    begin, length = text.index("Alice"), len("Alice")
+    first = count_utf16(text[:begin])
+    assert first > begin
+    entity: Any = [first, first + length, "PER"]
+    if kind == "Label Studio":
+        entity = {"start": first, "end": first + length, "text": "Alice", "labels": ["PER"]}
+        sentence = read_tagged_text({"text": text, "label": [entity]}, "label", "row 1")
+        assert [*zip(sentence.words, sentence.tags, strict=True)][-4:] == [
+            *(("met", "O"), ("Alice", "B-PER"), ("in", "O"), ("Paris", "O"))
+        ]
+        return
+    with pytest.raises(DataError, match=r"JavaScript counts, it would be 'Alice'"):
+        read_tagged_text({"text": text, "label": [entity]}, "label", "row 1")
+    sentence = read_tagged_text(
+        {"text": text, "label": [[begin, begin + length, "PER"]]}, "label", ""
+    )
+    assert sentence.tags[-4:] == ["O", "B-PER", "O", "O"] and sentence.num_widened == 0
+
+
+def test_an_entity_beyond_the_end_in_characters_may_be_in_units_of_utf_16() -> None:
+    with pytest.raises(DataError, match=r"at \[3, 6\] is 'ob'; in units of UTF-16"):
+        read_tagged_text({"text": "💩 Bob", "label": [[3, 6, "PER"]]}, "label", "row 1")
+    with pytest.raises(DataError, match="outside the text of 5 characters"):
+        read_tagged_text({"text": "💩 Bob", "label": [[3, 9, "PER"]]}, "label", "row 1")
+
+
+def test_spans_of_characters_inside_words_beside_emoji_are_widened() -> None:
+    """Neither reading fits the words."""
+    row = {"text": "💩 The Obamas", "label": [[6, 11, "PER"]]}
+    assert read_tagged_text(row, "label", "row 1").num_widened == 1
+    row = {"text": "💩我爱北京", "label": [[3, 5, "LOC"]]}  # any border fits
+    assert read_tagged_text(row, "label", "row 1").tags == ["O", "O", "O", "B-LOC", "I-LOC"]
+
+
+def test_an_entity_whose_text_is_elsewhere_is_refused() -> None:
+    entity = {"start": 4, "end": 9, "text": "Alice", "label": "PER"}
+    with pytest.raises(DataError, match=r"at \[4, 9\] is 'Bob m', but the text .* is 'Alice'"):
+        read_tagged_text({"text": "And Bob met Alice", "label": [entity]}, "label", "row 1")
+    entity = {"start": 0, "end": 9, "text": "And\tBob", "label": "PER"}  # blanks do not count
+    sentence = read_tagged_text({"text": "And  Bob ", "label": [entity]}, "label", "row 1")
+    assert sentence.tags == ["B-PER", "I-PER"]
+
+
 @given(st.data())
 def test_tags_mark_the_same_characters(data: st.DataObject) -> None:
     """An independent way: the characters of the tagged words are those of the entities."""

@@ -5,13 +5,16 @@
     {"text": …, "label": [{"start": 0, "end": 5, "labels": ["PER"]}]}        Label Studio (JSON-MIN)
     {"text": …, "entities": [{"start": 0, "end": 5, "type": "PER"}]}         `predict` of a tagger
 
-Positions are characters (Unicode code points, from 0); the end is excluded.
+Positions are characters (Unicode code points, from 0); the end is excluded. Annotation tools that
+run in browsers count an emoji, or another character above U+FFFF, as two (units of UTF-16): such
+positions are converted if an entity has its text too; if not, they are an error where they show.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from ...data.rows import Row, is_unmarked, parse_json_cell
@@ -62,11 +65,12 @@ def read_tagged_text(row: Row, column: str, where: str) -> TaggedWords:
     """
     text: str = row[TEXT]
     types: dict[CharSpan, str] = {}
-    for entity in _entities_of(row, column):
-        span, kind = _read_entity(entity, where)
+    entities = [_read_entity(entity, text, where) for entity in _entities_of(row, column)]
+    for span, kind in entities:
         if types.setdefault(span, kind) != kind:
             what = f"the entity at {list(span)} has two types, {types[span]!r} and {kind!r}"
             raise DataError(what, where=where, fix="Keep one of them.")
+    _check_units([*types], text, where)
     spans = parse_spans([*types], text, where=where)
     words = split_words(text, spans)
     tags = [OUTSIDE_TAG] * len(words)
@@ -87,10 +91,12 @@ def _entities_of(row: Row, column: str) -> Any:
     return [] if is_unmarked(row, column) else parse_json_cell(row.get(column), list, object)
 
 
-def _read_entity(entity: Any, where: str) -> tuple[CharSpan, str]:
-    """Return the position and type of an entity."""
+def _read_entity(entity: Any, text: str, where: str) -> tuple[CharSpan, str]:
+    """Return the position and type of an entity of a text."""
+    own_text = None
     if isinstance(entity, Mapping):
         start, end, kind = (_value(entity, names) for names in (_STARTS, _ENDS, _TYPES))
+        own_text = entity.get(TEXT)
     else:
         start, end, kind = entity if len(entity) == 3 else (None, None, None)
     if isinstance(kind, Sequence) and not isinstance(kind, str) and len(kind) == 1:
@@ -101,7 +107,69 @@ def _read_entity(entity: Any, where: str) -> tuple[CharSpan, str]:
             where=where,
             fix='Write it as [0, 5, "PER"] or {"start": 0, "end": 5, "label": "PER"}.',
         )
+    if isinstance(own_text, str) and isinstance(start, int) and isinstance(end, int):
+        start, end = _locate(own_text, (start, end), text, where)
     return (start, end), kind.strip()
+
+
+def _locate(own_text: str, span: CharSpan, text: str, where: str) -> CharSpan:
+    """Return the characters of an entity of which the text is known too.
+
+    Raises:
+        DataError: another text is there.
+    """
+    for start, end in (span, _from_utf16(span, text)):
+        if text[start:end].split() == own_text.split():
+            return start, end
+    raise DataError(
+        f"at {[*span]} is {truncate_repr(text[slice(*span)])}, but the text of the entity is "
+        f"{truncate_repr(own_text)}",
+        where=where,
+        fix="Correct its position or its text.",
+    )
+
+
+def _from_utf16(span: CharSpan, text: str) -> CharSpan:
+    """Return the characters of a span whose positions count units of UTF-16."""
+    units = text.encode("utf-16-le", "surrogatepass")
+
+    def convert(position: int) -> int:
+        prefix = units[: 2 * max(position, 0)]
+        return position + len(prefix.decode("utf-16-le", "ignore")) - len(prefix) // 2
+
+    return convert(span[0]), convert(span[1])
+
+
+def _check_units(spans: Sequence[CharSpan], text: str, where: str) -> None:
+    """Raise a DataError if spans show that they count units of UTF-16.
+
+    They do if one lies outside the text or ends inside a word, and none does so in such units.
+    """
+    if (
+        text.isascii()
+        or max(text) <= "\uffff"
+        or not all(isinstance(at, int) for at in chain(*spans))
+    ):
+        return
+    char_spans = [_from_utf16(span, text) for span in spans]
+    if _fit_words(spans, text) or not _fit_words(char_spans, text):
+        return
+    index = next(at for at, span in enumerate(spans) if not _fit_words([span], text))
+    (start, end), (first, stop) = spans[index], char_spans[index]
+    raise DataError(
+        f"at [{start}, {end}] is {truncate_repr(text[start:end])}; in units of UTF-16, as "
+        f"JavaScript counts, it would be {truncate_repr(text[first:stop])}",
+        where=where,
+        fix="Write the positions of entities in characters: an emoji is one.",
+    )
+
+
+def _fit_words(spans: Sequence[CharSpan], text: str) -> bool:
+    """Whether spans lie in the text, and none begins or ends inside a word."""
+    are_inside = all(0 <= start < end <= len(text) for start, end in spans)
+    return are_inside and not any(
+        first < at < stop for first, stop in split_words(text, spans) for at in chain(*spans)
+    )
 
 
 def _value(entity: Mapping[str, Any], names: Sequence[str]) -> Any:
