@@ -10,6 +10,7 @@ import torch
 from sklearn.metrics import f1_score
 from torch.nn import functional as F
 
+import bertworks as bw
 from bertworks.data.tables import read_rows
 from bertworks.errors import DataError, SettingsError
 from bertworks.inference.prediction_files import write_predictions
@@ -275,3 +276,10 @@ def test_number_of_a_row_is_not_the_target() -> None:
     rows = [{"text": f"a text {n}", "idx": n} for n in range(12)]
     with pytest.raises(DataError, match="label"):
         RegressionTask.schema.find(read_rows(rows), {}, labelled=True)
+
+
+def test_correlations_with_equal_gold_values_are_undefined() -> None:
+    rows = [{"label": 1, "prediction": value} for value in (1, 2, 3)]
+    score = bw.score("regression", rows)
+    assert score.metrics["pearson"] == score.metrics["spearman"] == 0
+    assert score.notes == ["every gold value is 1: the correlations are undefined, given as 0"]

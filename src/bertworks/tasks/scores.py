@@ -235,7 +235,11 @@ class RegressionScores(Measure):
 
     def notes(self) -> list[str]:
         gold, predicted = self._values()
-        if np.ptp(predicted) == 0 and np.ptp(gold) > 0:
+        if np.ptp(gold) == 0:
+            return [
+                f"every gold value is {gold[0]:.3g}: the correlations are undefined, given as 0"
+            ]
+        if np.ptp(predicted) == 0:
             value = predicted[0]
             return [f"every row is predicted to be {value:.3g}: nothing has been learned yet"]
         return []
