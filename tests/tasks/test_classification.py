@@ -262,6 +262,21 @@ def test_lists_of_labels_in_text_are_json() -> None:
         names("['a', 'b']")
 
 
+@pytest.mark.parametrize(
+    "value", [[0, 0, 1], [1.0, 1.0], [True, False, False], "[0, 0, 1]", "1,0,0"]
+)
+def test_bits_for_each_class_are_no_names(value: Any) -> None:
+    """As simpletransformers has the labels of a row: they were read as classes 0 and 1."""
+    with pytest.raises(DataError, match="seem to be a 0 or 1 for each class"):
+        read_label_names({"label": value}, "label", "row 1", ",")
+
+
+def test_a_label_that_a_row_has_twice_counts_once() -> None:
+    assert read_label_names({"label": "a,b,a"}, "label", None, ",") == ["a", "b"]
+    assert read_label_names({"label": [2, 2, 0]}, "label", None, ",") == ["2", "0"]
+    assert read_label_names({"label": [1, 0]}, "label", None, ",") == ["1", "0"]
+
+
 def test_a_model_that_does_not_say_takes_texts_and_pairs(tokenizer: Tokenizer) -> None:
     task = make_task(tokenizer, pair_column=None, is_pair_optional=True)
 

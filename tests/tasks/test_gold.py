@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -23,7 +24,7 @@ from bertworks.tasks.classification import (
     ClassificationTask,
     MultiLabelSettings,
 )
-from bertworks.tasks.labels import find_unlabelled_marks
+from bertworks.tasks.labels import find_other_spellings, find_unlabelled_marks
 from bertworks.text.tokenizer import Tokenizer
 from tests.training.letters import GEOMETRY, WORD_PIECES
 
@@ -304,8 +305,44 @@ def test_evaluation_reads_numbers_as_a_models_unnamed_classes(tmp_path: Path) ->
     expected = trained.evaluate(rows_of(labels))
     evaluation = trained.evaluate(rows_of([n % 3 for n in range(12)]))
     assert evaluation.metrics == expected.metrics
-    assert any("labels are read by their number: 0 as LABEL_0" in one for one in evaluation.notes)
+    assert any(
+        "spelled otherwise than in training: 0 is read as LABEL_0" in one
+        for one in evaluation.notes
+    )
     assert expected.notes == evaluation.notes[: len(expected.notes)]
+
+
+@pytest.mark.parametrize(
+    ("labels", "other_spellings"),
+    [
+        (("0", "1"), ("0.0", "1.0")),
+        (("-1", "0", "1"), ("-1.0", "0.0", "1.0")),
+        (("0.0", "1.0"), ("0", "1")),
+        (("false", "true"), ("False", "True")),
+        (("False", "True"), (False, True)),
+        (("FALSE", "TRUE"), (False, True)),
+        (("0", "1"), (0.0, np.float32(1))),
+    ],
+)
+def test_numbers_and_truth_values_are_read_in_every_spelling(
+    labels: tuple[str, ...], other_spellings: tuple[Any, ...]
+) -> None:
+    """pandas writes 1 as 1.0 where a label is missing, and True where JSON has true."""
+    settings = {"labels": labels, "text_column": "text", "label_column": "label"}
+    task = ClassificationTask(TOKENIZER, ClassificationSettings.parse(settings))
+    rows = [{"text": "a", "label": spelling} for spelling in other_spellings]
+    examples = task.examples(rows, 0, labelled=True)
+    assert [example.target for example in examples] == [*range(len(labels))]
+
+
+def test_labels_that_are_spelled_alike_stay_apart() -> None:
+    for labels in (["1", "1.0", "2"], ["True", "true", "false"], ["1.5", "2"], ["a", "1"]):
+        assert find_other_spellings(labels) == {}
+
+
+def test_score_reads_truth_values_in_any_case() -> None:
+    rows = [{"label": "True", "prediction": "true"}, {"label": "False", "prediction": "true"}]
+    assert bw.score("classification", rows).metrics["accuracy"] == 0.5
 
 
 def test_score_warns_where_minus_one_may_be_a_class_or_a_mark() -> None:

@@ -135,7 +135,7 @@ def test_an_entity_beyond_the_end_in_characters_may_be_in_units_of_utf_16() -> N
         read_tagged_text({"text": "💩 Bob", "label": [[3, 9, "PER"]]}, "label", "row 1")
 
 
-def test_spans_of_characters_inside_words_beside_emoji_are_widened() -> None:
+def test_entities_inside_words_of_texts_with_emoji_are_widened() -> None:
     """Neither reading fits the words."""
     row = {"text": "💩 The Obamas", "label": [[6, 11, "PER"]]}
     assert read_tagged_text(row, "label", "row 1").num_widened == 1

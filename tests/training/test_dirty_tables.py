@@ -187,6 +187,11 @@ def test_evaluate_and_score_leave_the_same_rows_out(tmp_path: Path) -> None:
         ({"C": 3, "C++": 1, "C#": 1, "A-": 1, "A+": 4}, []),
         ({"entailment": 5, "contradiction": 1, "neutral": 1}, []),
         ({"0": 4, "1": 1, "10": 1}, []),
+        ({"1": 4, "01": 1, "2": 4}, [("01", "1")]),
+        ({"1": 4, "1.0": 2, "2": 4, "2.5": 1}, [("1.0", "1")]),
+        ({"café": 5, "cafe\u0301": 2}, [("cafe\u0301", "café")]),
+        ({"pos": 5, "pos\u200b": 2, "neg": 3}, [("pos\u200b", "pos")]),
+        ({"\u2764": 5, "\u2764\ufe0f": 2}, [("\u2764\ufe0f", "\u2764")]),
     ],
 )
 def test_rare_labels_that_are_close_to_others(
@@ -212,6 +217,22 @@ def test_a_typing_error_in_a_label_is_reported(label: str, data: st.DataObject) 
         return
     with pytest.warns(BertworksWarning, match=rf"'{wrong}' \(1\) of '{label}' \(4\)"):
         read(rows)
+
+
+def test_labels_that_look_alike_are_escaped_in_the_warning() -> None:
+    names = ["café"] * 3 + ["cafe\u0301"] * 2 + ["thé"]
+    with pytest.warns(BertworksWarning, match=r"'cafe\\u0301' \(2\) of 'caf\\xe9' \(3\)"):
+        read([{"text": "a", "label": name} for name in names])
+
+
+def test_types_of_entities_that_are_close_to_others_are_reported() -> None:
+    """Tags of one type (B-location, I-location) are no misspellings of each other."""
+    tags = [["B-location", "I-location"]] * 3 + [["B-loaction", "O"], ["B-Person", "B-person"]]
+    rows = [{"words": ["a", "b"], "tags": pair} for pair in tags]
+    with pytest.warns(BertworksWarning) as warning_list:
+        read(rows, "tagging")
+    (message,) = [str(one.message) for one in warning_list]
+    assert message.endswith("'loaction' (1) of 'location' (6), 'person' (1) of 'Person' (1)")
 
 
 @pytest.mark.parametrize("format", ["csv", "rows"])

@@ -50,7 +50,7 @@ class GoldRows:
             )
 
     def notes(self) -> list[str]:
-        """Return notes on the last pass: rows left out, and labels read by their number."""
+        """Return notes on the last pass: rows left out, and labels with another spelling."""
         notes = []
         if self._unlabelled:
             count, marks = self._unlabelled.total(), shorten_list(list(self._unlabelled))
@@ -59,9 +59,9 @@ class GoldRows:
             )
         if self._spellings:
             pairs = sorted(self._spellings.items())
-            names = ", ".join(f"{name} as {label}" for name, label in pairs[:3])
+            names = ", ".join(f"{name} is read as {label}" for name, label in pairs[:3])
             more = ", …" if len(pairs) > 3 else ""
-            notes.append(f"labels are read by their number: {names}{more}")
+            notes.append(f"labels are spelled otherwise than in training: {names}{more}")
         return notes
 
     def warn(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import unicodedata
 import warnings
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -26,6 +27,7 @@ from ..data.rows import (
 from ..data.schema import canonical
 from ..data.unlabelled import UnlabelledError
 from ..errors import BertworksWarning, DataError, shorten_list, truncate_repr
+from ..text.wordpiece import is_removed
 
 MARKS = ("-", "\u2013", "\u2014", "-1", "-100")
 """Labels that usually mean that a row has no gold label: SNLI's `-`, and numbers below all classes.
@@ -42,6 +44,7 @@ _POSSIBLE_MARKS = frozenset(
 )
 """Words for a row without a gold label, which may also be a class: the user decides."""
 
+_WHOLE_NUMBER, _WHOLE_FLOAT = re.compile(r"-?\d+"), re.compile(r"-?\d+\.0")
 _LABEL_NUMBER = re.compile(r"LABEL_(\d+)", re.IGNORECASE)  # as transformers names unnamed classes
 
 
@@ -165,17 +168,28 @@ def parse_class_numbers(labels: Iterable[str]) -> dict[str, str]:
 
 
 def find_other_spellings(labels: Sequence[str]) -> dict[str, str]:
-    """Return other names of a model's labels: `LABEL_0` and `0` are the same class.
+    """Return other spellings of a model's labels, as tables of another origin have them.
 
-    transformers calls the classes of a model without names LABEL_0, LABEL_1, …
+    transformers calls the classes of a model without names LABEL_0, LABEL_1, …; pandas writes whole
+    numbers as 1.0 where other rows have none, and truth values as True, which JSON calls true.
 
     Args:
         labels: all labels of the model.
     """
     if numbers := parse_class_numbers(labels):
         return {number: label for label, number in numbers.items()}
-    if all(label.isdecimal() for label in labels):
-        return {f"LABEL_{int(label)}": label for label in labels}
+    if all(_WHOLE_NUMBER.fullmatch(label) for label in labels):
+        unnamed = {f"LABEL_{int(label)}": label for label in labels if label.isdecimal()}
+        return unnamed | {f"{label}.0": label for label in labels}
+    if all(_WHOLE_FLOAT.fullmatch(label) for label in labels):
+        return {label.removesuffix(".0"): label for label in labels}
+    if sorted(map(str.lower, labels)) == ["false", "true"]:
+        return {
+            spelling: label
+            for label in labels
+            for spelling in (label.lower(), label.title(), label.upper())
+            if spelling != label
+        }
     return {}
 
 
@@ -191,14 +205,15 @@ def find_misspellings(counts: Mapping[str, int]) -> list[tuple[str, str]]:
     """Return labels that are probably misspellings of others, each with the other.
 
     These are labels of one row that are close to a more frequent one, and the rarer of two labels
-    that differ only in letter case or blanks. Names that differ in a number are different.
+    that differ only in letter case, blanks, invisible characters, the encoding of a letter in
+    Unicode, or how a number is written. Names that differ in a number are different.
     """
     if len(counts) > _MAX_COMPARED_LABELS:
         return []
     by_spelling: dict[str, str] = {}
     pairs = []
     for name in sorted(counts, key=lambda name: (-counts[name], name)):
-        other = by_spelling.setdefault(re.sub(r"[\s_]+", "", name.casefold()), name)
+        other = by_spelling.setdefault(_normalise_spelling(name), name)
         if other == name and counts[name] == 1 and len(name) >= 4:
             frequent = [label for label in by_spelling.values() if counts[label] > 1]
             same_numbers = [
@@ -220,15 +235,37 @@ def _keep_digits(name: str) -> str:
     return "".join(filter(str.isdigit, name))
 
 
+def _normalise_spelling(name: str) -> str:
+    spelling = re.sub(r"[\s_]+", "", _visible_text(name).casefold())
+    return f"{float(spelling):g}" if _NUMBER.fullmatch(spelling) else spelling
+
+
+def _visible_text(name: str) -> str:
+    """Return what people see of a name: names that look alike are equal."""
+    normalised = unicodedata.normalize("NFKC", name)
+    return "".join(
+        sign for sign in normalised if not is_removed(sign) and sign not in _EMOJI_STYLES
+    )
+
+
+_NUMBER = re.compile(r"-?\d{1,15}(\.\d{1,15})?", re.ASCII)
+_EMOJI_STYLES = "\ufe0e\ufe0f"  # with and without them, an emoji is the same
+
+
 def warn_about_misspellings(counts: Mapping[str, int], where: str) -> None:
     """Warn of labels that are probably misspellings."""
     pairs = [
-        f"{name!r} ({counts[name]:,}) of {other!r} ({counts[other]:,})"
+        f"{shown} ({counts[name]:,}) of {shown_other} ({counts[other]:,})"
         for name, other in find_misspellings(counts)
+        for shown, shown_other in [
+            (ascii(name), ascii(other))
+            if _visible_text(name) == _visible_text(other)
+            else (repr(name), repr(other))
+        ]
     ]
     if pairs:
         examples = shorten_list(pairs, str)
-        what = f"labels that may be misspellings, with their numbers of rows: {examples}"
+        what = f"labels that may be misspellings, with their counts: {examples}"
         warnings.warn(f"{where}: {what}", BertworksWarning, stacklevel=3)
 
 
@@ -281,10 +318,20 @@ def read_label_names(row: Row, column: str, where: str | None, separator: str) -
     if value is None:
         return []
     if isinstance(value, str):
-        return list(dict.fromkeys(part.strip() for part in value.split(separator) if part.strip()))
-    if isinstance(value, list):
-        return list(dict.fromkeys(read_label_name({column: part}, column, where) for part in value))
-    return [read_label_name(row, column, where)]
+        names = [part.strip() for part in value.split(separator) if part.strip()]
+    elif isinstance(value, list):
+        names = [read_label_name({column: part}, column, where) for part in value]
+    else:
+        return [read_label_name(row, column, where)]
+    distinct = list(dict.fromkeys(names))
+    if len(distinct) < len(names) and {*names} <= {"0", "1", "false", "true"}:
+        raise DataError(
+            f"the labels {truncate_repr(value)} (column {column!r}) seem to be a 0 or 1 for each "
+            "class, not their names",
+            where=where,
+            fix="Write the names of those that are 1: a list, or a,b.",
+        )
+    return distinct
 
 
 def build_label_entries(labels: Sequence[str]) -> dict[str, Any]:

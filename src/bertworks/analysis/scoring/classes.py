@@ -88,6 +88,8 @@ def _unify_names(
         The pairs, and notes for the user.
     """
     pairs = _whole_numbers(pairs)
+    if {label.lower() for pair in pairs for label in pair} <= {"true", "false"}:
+        pairs = [(one.lower(), two.lower()) for one, two in pairs]
     gold, predicted = (side - {*MARKS} for side in _sides(pairs))
     for name, side, other in (("gold", gold, predicted), ("predicted", predicted, gold)):
         numbers = parse_class_numbers(side)

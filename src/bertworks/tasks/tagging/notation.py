@@ -20,6 +20,7 @@ The result is written `B-PER`, with the markers B, I, E and S (see `tags.py`), a
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -208,6 +209,15 @@ def read_tag(tag: str, types: frozenset[str]) -> str | None:
         if parts is not None and parts[1] in types:
             return join_tag(_MARKERS[parts[0]], parts[1])
     return OUTSIDE_TAG if _is_outside(tag) else None
+
+
+def count_types(counts: Mapping[str, int], types: frozenset[str]) -> Counter[str]:
+    """How many words have a tag of each type, given how often each tag occurs."""
+    kinds: Counter[str] = Counter()
+    for tag, count in counts.items():
+        kind = split_tag(read_tag(tag, types) or OUTSIDE_TAG)[1]
+        kinds.update({kind: count} if kind else {})
+    return kinds
 
 
 def drop_unlabelled_words(

@@ -32,7 +32,7 @@ from ..array_network import ArrayNetwork
 from ..evaluators import ScoredEvaluator
 from ..example import pack, sort_sequences
 from ..labelled import LabelledTask, TaskSettings, check_length
-from ..labels import build_label_entries
+from ..labels import build_label_entries, warn_about_misspellings
 from ..probabilities import cross_entropy_sum
 from ..task import DisplayValue, Evaluator, Outputs, Prediction
 from .columns import (
@@ -43,7 +43,7 @@ from .columns import (
     read_tagged_words,
     tags_in,
 )
-from .notation import find_notation, find_span_warning
+from .notation import count_types, find_notation, find_span_warning
 from .row_reader import RowReader
 from .scores import TaggingScores
 from .settings import TaggingSettings
@@ -110,6 +110,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
             _warn(find_span_warning(counts), rows.name)
             if notation is not None:
                 labels = build_labels(notation.types, settings.scheme)
+                warn_about_misspellings(count_types(counts, notation.types), rows.name)
         return {
             "labels": labels,
             "spans": notation is not None,
