@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bertworks.analysis.retrieval.evaluation import evaluate_retrieval
 from bertworks.analysis.retrieval.judgements import (
     JudgedCorpus,
     read_judgements,
@@ -81,6 +82,7 @@ def test_corpus_has_the_same_texts_wherever_it_is_read(folder: Path, tmp_path: P
         ("qrels/test.tsv", ["q1\td3\t1"], r"'d3' is relevant to 'q1', but not in"),
         ("qrels/test.tsv", ["q9\td1\t1"], r"the judged query 'q9' is not in"),
         ("qrels/test.tsv", ["q1\td1\tgood"], r"test\.tsv:1: 'good' is not a relevance"),
+        ("qrels/test.tsv", ["q1\td1\t0.5"], r"test\.tsv:1: '0.5' is not a relevance"),
         ("qrels/test.tsv", ["q1\td1\t1", "q1\td1\t2"], r"test\.tsv:2: .*occurs twice"),
         ("qrels/test.tsv", ["q1 d1"], r"test\.tsv:1: has 2 fields"),
         ("corpus.jsonl", [{"_id": "d1", "text": "a"}] * 2, r"corpus\.jsonl:2: .*also that of"),
@@ -94,6 +96,22 @@ def test_faults_of_a_folder_are_named_with_file_and_line(
     write_lines(folder / file, *rows)
     with pytest.raises(DataError, match=message):
         JudgedCorpus.read(folder)
+
+
+def test_relevant_documents_outside_the_corpus_count_as_not_found(folder: Path) -> None:
+    write_lines(folder / "qrels/test.tsv", "q1\td1\t1", "q1\td9\t1", "q1\td3\t1", "q1\td8\t0")
+    (stage,) = evaluate_retrieval({"words": "bm25"}, folder, metrics=["recall@5"])
+    found = sum(document == "d1" for document in stage.run["q1"])
+    assert stage.evaluation.metrics == {"recall@5": pytest.approx(found / 3)}
+    assert "2 relevant documents are not in the corpus" in stage.evaluation.notes[0]
+
+
+def test_ids_may_have_spaces_between_tabs(folder: Path, tmp_path: Path) -> None:
+    write_lines(folder / "corpus.jsonl", {"_id": "d 1", "text": "a"}, {"_id": "1", "text": "b"})
+    write_lines(folder / "qrels/test.tsv", "q1\td 1\t1.0", "q1\t1\t0 ")
+    assert JudgedCorpus.read(folder).judgements == {"q1": {"d 1": 1, "1": 0}}
+    with pytest.raises(DataError, match="the id 'd 1' has white space"):
+        write_run(tmp_path / "a.run", {"q1": {"1": 2.0, "d 1": 1.0}}, "a model")
 
 
 def test_judgements_are_chosen_by_name(folder: Path) -> None:

@@ -165,6 +165,10 @@ def evaluate_retrieval(
         last = list(rankings)[-1]
         scored = _rerank(corpus, index, rankings[last], num_reranked, rerank, engine)
         runs[f"{last}, reranked"] = _run_of(corpus, scored, options.depth)
+    if corpus.num_missing:
+        what = f"{corpus.num_missing:,} relevant documents are not in the corpus, or are blank"
+        missing_notes = [f"{what}; they count as not found"]
+        notes = {name: [*missing_notes, *notes.get(name, ())] for name in runs}
     return [
         Stage(name, evaluate_run(corpus.judgements, run, options, notes.get(name, ())), run)
         for name, run in runs.items()

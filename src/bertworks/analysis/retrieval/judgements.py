@@ -53,6 +53,8 @@ class JudgedCorpus:
         texts: the documents that are not blank, titles first.
         document_ids: their ids, in their order.
         queries: texts by id, of the judged queries.
+        num_missing: the number of relevant documents that are not in the corpus, or are blank:
+            no ranking has them, which lowers its metrics as in `trec_eval`.
     """
 
     name: str
@@ -60,6 +62,7 @@ class JudgedCorpus:
     document_ids: Sequence[str]
     queries: Mapping[str, str]
     judgements: Judgements
+    num_missing: int = 0
 
     @classmethod
     def read(cls, folder: str | os.PathLike[str], qrels: str | None = None) -> JudgedCorpus:
@@ -71,20 +74,25 @@ class JudgedCorpus:
 
         Raises:
             DataError: a file is missing or invalid, an id occurs twice, or a judged query has no
-                text, or a relevant document is not in the corpus.
+                text, or no relevant document is in the corpus.
         """
         files = _list_files(Path(folder), qrels)
         judgements = read_judgements(files.judgements)
         corpus = read_texts_with_ids(files.corpus)
         document_ids = _unique_ids(corpus)
         corpus_ids = set(document_ids)
-        for query, grades in judgements.items():
-            missing = [
-                one for one, relevance in grades.items() if relevance > 0 and one not in corpus_ids
-            ]
-            if missing:
-                what = f"{missing[0]!r} is relevant to {query!r}, but not in {files.corpus}"
-                raise DataError(what, where=str(files.judgements), fix="Or its text is blank.")
+        relevant = [
+            (query, document)
+            for query, grades in judgements.items()
+            for document, relevance in grades.items()
+            if relevance > 0
+        ]
+        missing = [pair for pair in relevant if pair[1] not in corpus_ids]
+        if missing and len(missing) == len(relevant):
+            query, document = missing[0]
+            what = f"{document!r} is relevant to {query!r}, but not in {files.corpus}"
+            fix = "Or its text is blank. The same holds for all other relevant documents."
+            raise DataError(what, where=str(files.judgements), fix=fix)
         queries = {
             _id_of(row): text_of(row.values, TEXT, row.where)
             for row in read_texts_with_ids(files.queries)
@@ -94,7 +102,7 @@ class JudgedCorpus:
             what = f"the judged query {without_text[0]!r} is not in {files.queries}"
             raise DataError(what, where=str(files.judgements))
         texts = Texts(with_titles(corpus), TEXT, is_repeatable=True).without_blank()
-        return cls(str(folder), texts, document_ids, queries, judgements)
+        return cls(str(folder), texts, document_ids, queries, judgements, len(missing))
 
 
 class _Files(NamedTuple):
@@ -170,7 +178,7 @@ def read_judgements(path: str | os.PathLike[str]) -> Judgements:
             )
             raise DataError(what, where=where, fix=f"{fix}0, a document and its relevance.")
         query, document, relevance = fields[0], fields[-2], fields[-1]
-        _add(judgements, query, document, _number(int, relevance, "relevance", where), where)
+        _add(judgements, query, document, _number(_whole, relevance, "relevance", where), where)
     if not judgements:
         raise DataError("has no judgements", where=os.fspath(path))
     return judgements
@@ -216,7 +224,14 @@ def write_run(path: str | os.PathLike[str], run: Run, system: str) -> None:
     """Write a run in TREC's format; the file replaces an existing one when it is complete.
 
     Scores have nine digits, which float32 needs.
+
+    Raises:
+        DataError: an id has white space, which separates the fields.
     """
+    for name in (*run, *(document for scores in run.values() for document in scores)):
+        if len(name.split()) != 1:
+            what = f"the id {name!r} has white space, which separates the fields of TREC's format"
+            raise DataError(what, fix="Rename it, or leave the run out.")
     name = "_".join(system.split()) or "run"
     lines = [
         f"{query} Q0 {document} {rank} {scores[document]:.9g} {name}\n"
@@ -229,13 +244,25 @@ def write_run(path: str | os.PathLike[str], run: Run, system: str) -> None:
 def _fields_of(
     path: str | os.PathLike[str], separator: str | None = None
 ) -> Iterator[tuple[str, list[str]]]:
-    """Yield the places and the fields of lines that are not blank; white space separates them."""
+    """Yield the places and the fields of lines that are not blank.
+
+    Tabs separate them in a line that has any, since ids may have spaces; else white space does.
+    """
     name = os.fspath(path)
     if not Path(path).is_file():
         raise DataError("no such file", where=name)
     for number, line in read_lines(name, Reading()):
         if line.strip():
-            yield f"{name}:{number}", line.split(separator)
+            fields = line.split(separator or ("\t" if "\t" in line else None))
+            yield f"{name}:{number}", [field.strip() for field in fields]
+
+
+def _whole(text: str) -> int:
+    """Return a whole number; tables of numbers are often written as 1.0."""
+    value = float(text)
+    if not value.is_integer():
+        raise ValueError
+    return int(value)
 
 
 def _number(kind: Callable[[str], ValueT], text: str, what: str, where: str) -> ValueT:
