@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+
 import numpy as np
 import pytest
 from huggingface_hub import InferenceClient
@@ -284,6 +286,30 @@ def test_a_body_that_is_not_json_is_400(server: Running) -> None:
         answer = server.http.post("/embed", content=content, headers=_JSON)
         assert answer.status_code in (400, 422), content
         assert "\n" not in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b'{"inputs": "caf\xe9"}', "it is not UTF-8 (byte 15)"),
+        (b'{"inputs": ' + b"[" * 10**5 + b"]" * 10**5 + b"}", "it is nested too deeply"),
+        (b'{"inputs": "a", "top_k": ' + b"9" * 5000 + b"}", "a number has too many digits"),
+    ],
+)
+def test_a_body_that_cannot_be_read_says_why(server: Running, content: bytes, reason: str) -> None:
+    answer = server.http.post("/embed", content=content, headers=_JSON)
+    assert answer.status_code == 400
+    assert answer.json()["error"] == f"the body is not valid JSON: {reason}"
+
+
+def test_a_compressed_body_is_415(server: Running) -> None:
+    content = gzip.compress(b'{"inputs": "a"}')
+    headers = {**_JSON, "content-encoding": "gzip"}
+    answer = server.http.post("/embed", content=content, headers=headers)
+    assert answer.status_code == 415
+    assert "'gzip' is not supported; send plain JSON" in answer.json()["error"]
+    headers["content-encoding"] = "identity"
+    assert server.http.post("/embed", json={"inputs": "a"}, headers=headers).status_code == 200
 
 
 def test_info_has_all_that_their_description_requires(server: Running) -> None:

@@ -65,6 +65,8 @@ def to_request_error(error: Exception) -> RequestError:
     if isinstance(error, RequestValidationError | ValidationError):
         return _from_validation_error(error)
     if isinstance(error, HTTPException):
+        if error.status_code == 400 and error.__cause__ is not None:
+            return _from_unread_body(error.__cause__)
         message = {404: "no such route", 405: "no such method here"}.get(
             error.status_code, str(error.detail)
         )
@@ -75,6 +77,16 @@ def to_request_error(error: Exception) -> RequestError:
     return RequestError(
         500, "Internal", "internal server error; the server's log has this request's id"
     )
+
+
+def _from_unread_body(cause: BaseException) -> RequestError:
+    """Return the error for a body that cannot be read as JSON at all; `cause` is Python's error."""
+    reason = "a number has too many digits"
+    if isinstance(cause, UnicodeDecodeError):
+        reason = f"it is not UTF-8 (byte {cause.start})"
+    elif isinstance(cause, RecursionError):
+        reason = "it is nested too deeply"
+    return RequestError(400, "Validation", f"the body is not valid JSON: {reason}")
 
 
 def _from_bertworks_error(error: BertworksError) -> RequestError:

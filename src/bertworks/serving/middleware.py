@@ -162,9 +162,17 @@ class RequestMiddleware:
             )
 
     async def _body(self, scope: Scope, headers: Headers, receive: Receive) -> bytes:
-        """Return the whole body; refuse one that is too large or does not arrive in time."""
+        """Return the whole body; refuse one that is compressed, too large, or too slow."""
         if scope["method"] == "GET":
             return b""
+        coding = headers.get(b"content-encoding", b"").decode("latin-1").strip().lower()
+        if coding not in ("", "identity"):
+            raise RequestError(
+                415,
+                "Validation",
+                f"content-encoding: {coding[:40]!r} is not supported; send plain JSON",
+                headers={"accept-encoding": "identity"},
+            )
         limit = self.settings.max_body_bytes
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > limit:
