@@ -139,7 +139,6 @@ def test_json_documents_are_read_in_every_layout(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", TSV, "separated by tabs, not by commas. --format tsv"),
         ("a.tsv", TSV.replace("\t", ","), "separated by ','. --format csv"),
         (
             "a.txt",

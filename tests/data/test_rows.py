@@ -10,6 +10,7 @@ import os
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -318,3 +319,56 @@ def test_semicolons_of_spreadsheets_separate_fields(tmp_path: Path, end: str) ->
         file.write_text(text)
         (row,) = read_rows(file, header=True)
         assert list(row.values) == text.partition("\n")[0].split(",")
+
+
+def test_quoted_fields_between_tabs_are_reported_and_read_as_csv(tmp_path: Path) -> None:
+    """As pandas and spreadsheets write TSV; GLUE's files have no quoted fields."""
+    table = pd.DataFrame({"text": ['he said "hi"', '"', "plain"], "label": ["a", "b", "a"]})
+    file = tmp_path / "a.tsv"
+    table.to_csv(file, sep="\t", index=False)
+    with pytest.warns(
+        BertworksWarning, match=r"a\.tsv:2: a field is quoted as in CSV.*--format csv"
+    ):
+        assert next(row.values["text"] for row in read_rows(file)) == '"he said ""hi"""'
+    expected = table.to_dict("records")
+    with pytest.warns(BertworksWarning, match=r"separated by '\\t', not by commas"):
+        assert [row.values for row in read_rows(file, format="csv")] == expected
+    table.loc[3] = ["one\nof, two\tlines", "b"]
+    table.to_csv(file, sep="\t", index=False)
+    with (
+        pytest.warns(BertworksWarning, match="quoted as in CSV"),
+        pytest.raises(DataError, match=r":5: 1 field.*quoted field go on.*--format csv"),
+    ):
+        list(read_rows(file))
+    with pytest.warns(BertworksWarning, match="separated by"):
+        assert [row.values for row in read_rows(file, format="csv")] == table.to_dict("records")
+
+
+@pytest.mark.parametrize("field", ['"a" b', '""', '"a', 'a ""b"" c', '"" a ""', '"a "" b" c"'])
+def test_quotes_that_are_none_of_csv_are_not_reported(tmp_path: Path, field: str) -> None:
+    file = tmp_path / "a.tsv"
+    file.write_text(f"text\tlabel\n{field}\tx\n")
+    (row,) = read_rows(file)
+    assert row.values == {"text": field, "label": "x"}
+
+
+@pytest.mark.parametrize("separator", [";", ",", "|", "\t"])
+def test_first_line_of_csv_may_name_the_separator(tmp_path: Path, separator: str) -> None:
+    """As Excel reads it: sep=; was the first row."""
+    file = tmp_path / "a.csv"
+    lines = ["sep=;", "text;label", '"one; two";x', "a, b;y", ""]
+    file.write_text("\r\n".join(lines).replace(";", separator).replace("a, b", "a b"))
+    rows = read_rows(file)
+    values = [row.values for row in rows]
+    texts = [f"one{separator} two", "a b"]
+    assert values == [
+        {"text": text, "label": label} for text, label in zip(texts, "xy", strict=True)
+    ]
+    assert [row.where for row in rows] == [f"{file}:3", f"{file}:4"]
+
+
+def test_a_blank_line_in_tsv_names_conll(tmp_path: Path) -> None:
+    file = tmp_path / "a.tsv"
+    file.write_text("Hi\tO\n\nJohn\tNAME\n")
+    with pytest.raises(DataError, match=r":2: 1 field.*blank.*end sentences, give --format conll"):
+        list(read_rows(file, header=False))

@@ -189,19 +189,20 @@ _QUOTED = re.compile(r'"[^"]*"')
 
 
 def csv_separator(first_lines: Sequence[str], expected_names: Sequence[str]) -> str:
-    """Return the separator of a CSV file: a comma, or the semicolon of spreadsheet programs where
-    the decimal sign is a comma.
+    """Return the separator of a CSV file: a comma, the semicolon of spreadsheet programs where the
+    decimal sign is a comma, or a tab.
 
-    That is a semicolon if the first line has one and no comma, and it separates known names of
-    columns, or all lines have equally many outside of quotes.
+    That is a semicolon or a tab if the first line has one and no comma, and it separates known
+    names of columns, or all lines have equally many outside of quotes.
     """
-    if not first_lines or "," in first_lines[0] or ";" not in first_lines[0]:
-        return ","
-    names = [name.strip('"') for name in first_lines[0].split(";")]
-    is_header = classify_first_line(names, [], expected_names) == (True, True)
-    counts = {_QUOTED.sub("", line).count(";") for line in first_lines if line.strip()}
-    is_regular = len(counts) == 1 and len(first_lines) > 1
-    return ";" if is_header or is_regular else ","
+    for sign in ";\t" if first_lines and "," not in first_lines[0] else "":
+        names = [name.strip('"') for name in first_lines[0].split(sign)]
+        is_header = classify_first_line(names, [], expected_names) == (True, True)
+        counts = {_QUOTED.sub("", line).count(sign) for line in first_lines if line.strip()}
+        is_regular = len(counts) == 1 and len(first_lines) > 1
+        if len(names) > 1 and (is_header or is_regular):
+            return sign
+    return ","
 
 
 def _format_fix(sign: str, format: str) -> str:

@@ -7,6 +7,7 @@ once, which names the line of the opening quote.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -23,6 +24,8 @@ from .streams import suffix_of
 
 _LINES = 400
 _HEADER, _NO_HEADER = "give --header (header=true)", "give --no-header (header=false)"
+_QUOTES_FIX = 'To read them as CSV does, give --format csv (format="csv")'
+_SEPARATOR_LINE = re.compile(r"sep=([^\w\s]|\t)\s*")  # the first line of files for Excel
 _MAX_FIELD = 1 << 24  # characters; in a longer quoted field, the closing quote is missing
 
 Record: TypeAlias = tuple[int, list[str]]
@@ -55,17 +58,15 @@ def open_separated(
     glance = reading.with_other_counts()
     if format == "csv":
         beginning = first_lines(read(glance), _LINES)
-        if _are_separated_by_tabs(beginning):
-            raise DataError(
-                "its fields are separated by tabs, not by commas",
-                where=name,
-                fix='--format tsv (format="tsv") reads them.',
-            )
         separator = csv_separator(beginning, column_names)
-        if separator != ",":
-            split = partial(split_csv, separator=separator)
+        if _are_separated_by_tabs(beginning):
+            separator = "\t"
+        if beginning and (match := _SEPARATOR_LINE.fullmatch(beginning[0])):
+            separator, read = match[1], partial(_skip_first, read)
+        elif separator != ",":
             what = f"{name}: its fields are read as separated by {separator!r}, not by commas"
             warnings.warn(what, BertworksWarning, stacklevel=3)
+        split = partial(split_csv, separator=separator)
     some = [fields for _, fields in sample(split(read(glance), name, glance), lambda one: one[1])]
     if not some:
         raise DataError("the file is empty", where=name)
@@ -89,10 +90,31 @@ def open_separated(
     return Rows(name, columns, has_header, first_rows, partial(rows, reading))
 
 
-def split_tsv(lines: Lines, _name: str, _reading: Reading) -> Iterator[Record]:
-    """Split lines at tabs. A quote is a character like any other; there is no escaping."""
+def _skip_first(read: Callable[[Reading], Lines], reading: Reading) -> Lines:
+    return islice(read(reading), 1, None)
+
+
+def split_tsv(lines: Lines, name: str, _reading: Reading) -> Iterator[Record]:
+    """Split lines at tabs. A quote is a character like any other; there is no escaping.
+
+    The first field that is quoted as in CSV, as pandas and spreadsheet programs write them, is
+    reported.
+    """
+    is_reported = False
     for number, line in lines:
-        yield number, _without_end(line).split("\t")
+        fields = _without_end(line).split("\t")
+        if not is_reported and '""' in line and any(map(_is_quoted_as_in_csv, fields)):
+            is_reported = True
+            what = f"{name}:{number}: a field is quoted as in CSV, and its quotes are read as text"
+            warnings.warn(f"{what}. {_QUOTES_FIX}", BertworksWarning, stacklevel=3)
+        yield number, fields
+
+
+def _is_quoted_as_in_csv(field: str) -> bool:
+    """Whether a field is in quotes and has quotes, all of which are doubled."""
+    content = field[1:-1]
+    is_quoted = len(field) > 1 and field[0] == field[-1] == '"' and '""' in content
+    return is_quoted and '"' not in content.replace('""', "")
 
 
 def split_csv(lines: Lines, name: str, reading: Reading, separator: str = ",") -> Iterator[Record]:
@@ -238,7 +260,13 @@ def _wrong_number(
 ) -> DataError:
     place = "header" if has_header else "first line"
     fix = None
-    if len(columns) == 1 or len(fields) == 1:
+    if format == "tsv" and fields[-1].startswith('"') and fields[-1].count('"') % 2:
+        fix = f"Does a quoted field go on in the next line? {_QUOTES_FIX}."
+    elif format == "tsv" and fields == [""]:
+        fix = (
+            'The line is blank. If such lines end sentences, give --format conll (format="conll").'
+        )
+    elif len(columns) == 1 or len(fields) == 1:
         fix = f"Are the fields separated by {'commas' if format == 'csv' else 'tabs'}?"
     return DataError(
         f"{len(fields)} field(s), where the {place} has {len(columns)}", where=where, fix=fix
