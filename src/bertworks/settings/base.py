@@ -25,7 +25,7 @@ REQUIRED = "REQUIRED"
 """Value in a settings file that marks a setting which the user must give."""
 
 
-RUN_FORMAT = 5
+RUN_FORMAT = 6
 """The format of all files of a run's directory: the `format_version` in its `settings.yaml`."""
 
 MAX_INTEGER = 2**53

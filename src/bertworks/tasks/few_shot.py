@@ -134,7 +134,6 @@ class FewShotTask(ClassificationTask):
                 f"few_shot=true is for single texts, and the rows are pairs: {self.columns_text}",
                 fix="Name the text with text_column=NAME, or leave few_shot out.",
             )
-
         if settings.truncation == "windows":
             raise SettingsError("few_shot=true: rows in several windows make no pairs")
 
