@@ -34,12 +34,14 @@ SECONDS = "training, s"
 """Processor time."""
 BATCH_SIZE, LENGTH, LEARNING_RATE = 16, 128, 1e-3
 BM25, CROSS_ENCODER, PEER = "bm25", "BM25, reranked", "dense, by sentence-transformers"
+SPLADE = {"pooling": "splade-max", "learning_rate": 3e-4}
+"""At a higher rate, all vectors become empty."""
 CANDIDATES = 10
 """Documents that are reranked; the others follow in their order."""
 
 MODELS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "dense": ("mini-sentences", "retrieval", "lists", {}),
-    "SPLADE": ("mini", "retrieval", "lists", {"pooling": "splade-max"}),
+    "SPLADE": ("mini", "retrieval", "lists", SPLADE),
     "late interaction": ("mini-sentences", "retrieval", "lists", {"pooling": "none"}),
     CROSS_ENCODER: ("mini", "choice", "choices", {}),
 }
@@ -105,10 +107,9 @@ def train(folder: Path, name: str, seed: int, steps: int) -> float:
         epochs=1,
         batch_size=BATCH_SIZE,
         max_seq_length=LENGTH,
-        learning_rate=LEARNING_RATE,
         schedule="linear-from-peak",  # as the peer's
         seed=seed,
-        **settings,
+        **{"learning_rate": LEARNING_RATE, **settings},
     )
     return time.process_time() - begin
 

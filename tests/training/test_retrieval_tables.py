@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from bertworks.analysis.retrieval.index import Index
 from bertworks.convert.model_editing import add_tokens, shrink
 from bertworks.data.tables import read_rows
-from bertworks.errors import BertworksWarning, SettingsError
+from bertworks.errors import BertworksWarning, SettingsError, TrainingError
 from bertworks.loading import load
 from bertworks.model import Model
 from bertworks.tasks.retrieval.losses import loss_sum
@@ -196,6 +196,20 @@ def test_flops_are_weighted_by_the_share_of_the_step(num_updates: int, share: fl
         for name, weight in (("queries", 0.7), ("passages", 0.3))
     )
     assert own.item() == pytest.approx((plain / 8 + share * penalty).item(), rel=1e-6)
+
+
+def test_empty_sparse_vectors_stop_the_training() -> None:
+    settings = {"query_column": "query", "passage_column": "positive", "max_seq_length": 12}
+    task = RetrievalTask(
+        Tokenizer.from_vocabulary(WORD_PIECES),
+        RetrievalSettings.parse({**settings, "pooling": "splade-max"}),
+    )
+    network, batch = task.network(GEOMETRY), task.collate(task.examples(ROWS[:8], 0)).to("cpu")
+    assert network.train()(batch)["retrieval"].requires_grad
+    torch.nn.init.constant_(network.mlm_head.bias, -1e4)
+    with pytest.raises(TrainingError, match=r"of a batch are empty.*Lower learning_rate"):
+        network(batch)
+    network.eval()(batch)
 
 
 @pytest.mark.long

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ...errors import TrainingError
 from ...nn.config import EncoderConfig
 from ...nn.heads import MLMHead
 from ...nn.layers import promote_to_float32
@@ -34,9 +35,19 @@ class SparseNetwork(RetrievalNetwork):
         self.mlm_head = MLMHead(config, word_embeddings)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Return `retrieval`: the sum of the losses, with the FLOPS of queries and passages."""
+        """Return `retrieval`: the sum of the losses, with the FLOPS of queries and passages.
+
+        Raises:
+            TrainingError: in training, all queries or all passages have empty vectors.
+        """
         outputs = self.predict(batch)
         queries, passages = outputs["queries"], outputs["passages"]
+        if self.training and not (queries.any() and passages.any()):
+            # All scores are 0, and so are their gradients.
+            raise TrainingError(
+                "the sparse vectors of a batch are empty, so that nothing can be learned any more",
+                fix="Lower learning_rate, or the regularization.",
+            )
         settings = self.settings_of(batch)
         penalty = settings.query_regularization * flops(queries)
         penalty = penalty + settings.passage_regularization * flops(passages)
