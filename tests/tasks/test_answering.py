@@ -340,6 +340,19 @@ def test_an_answer_that_is_not_found_is_counted_and_not_learned():
     assert [len(task.training_examples(example)) for example in examples] == [0, 1, 1, 1]
 
 
+def test_an_answer_that_is_in_no_window_is_counted_and_not_learned():
+    """It would be learned as a question without an answer, as the original learns it."""
+    task = make_task(max_seq_length=8, stride=2)
+    passage = " ".join("ab" * 5)
+    rows = [row(passage, passage[:15], 0), row(passage, passage[:5], 0), row(passage, None)]
+    examples = task.examples(rows, 0)
+    assert task.count_targets(examples) == dict.fromkeys(
+        ("answered", "without an answer", "in no window"), 1
+    )
+    lengths = [len(task.training_examples(example)) for example in examples]
+    assert lengths[0] == 0 and lengths[1] == lengths[2] == len(examples[0].sequences) > 1
+
+
 def test_answers_as_plain_text_are_answered():
     rows = [{"question": "a", "context": "a b", "answers": text} for text in ("b", "c", "")]
     counts = make_task().count_targets(make_task().examples(rows, 0))

@@ -21,7 +21,7 @@ class ScoredSpan(NamedTuple):
     end: int
 
 
-AnswerMatch = Literal["exact", "moved", "not found"]
+AnswerMatch = Literal["exact", "moved", "not found", "in no window"]
 
 
 def locate_answer(passage: str, answer: str, start: int | None) -> tuple[int, AnswerMatch]:

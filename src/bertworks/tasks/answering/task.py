@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 else:
     AnsweringNetwork = Any
 
+_OTHER_MATCHES = ("moved", "not found", "in no window")
 _PUBLISHED_LENGTH = 384  # tokens per window in the training of published models
 
 
@@ -257,6 +258,12 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
                 )
                 for number, window in enumerate(windows)
             ]
+            is_in_window = any(
+                target[0] != self._no_answer_token(window)
+                for window, target in zip(windows, targets, strict=True)
+            )
+            if texts and match != "not found" and not is_in_window:
+                match = "in no window"  # or "no answer" would be learned of a question that has one
         return AnsweringExample(
             index=index,
             sequences=windows,
@@ -269,8 +276,8 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         )
 
     def training_examples(self, example: AnsweringExample) -> Sequence[AnsweringExample]:
-        """One example per window; none if the answer was not found in the passage."""
-        if example.match == "not found":
+        """One example per window; none if the answer is not in the passage, or in no window."""
+        if example.match in ("not found", "in no window"):
             return []
         assert example.target is not None, "answers are known where they are learned"
         return [
@@ -377,7 +384,8 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
             yield example, list(span_by_text.values())[: settings.n_best], float(null)
 
     def count_targets(self, examples: Sequence[AnsweringExample]) -> Mapping[str, int]:
-        counts = {"answered": 0, "without an answer": 0, "moved": 0, "not found": 0}
+        names: tuple[str, ...] = ("answered", "without an answer", *_OTHER_MATCHES)
+        counts = dict.fromkeys(names, 0)
         for example in examples:
             if not example.answers:
                 counts["without an answer"] += 1
