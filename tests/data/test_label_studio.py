@@ -165,3 +165,17 @@ def test_tagger_learns_from_texts_without_entities(count: int) -> None:
     examples = task.examples([row.values for row in rows], 0)
     assert [[*map(str, task.settings.labels)]] == [["O", "B-PER", "I-PER"]]
     assert [example.target.tolist() for example in examples] == [*[[0, 0, 0]] * count, [1, 0, 0]]
+
+
+@pytest.mark.parametrize("more", [{"_task_hash": 1}, {"spans": []}, {"options": []}])
+def test_examples_that_were_rejected_in_prodigy_are_counted(more: dict[str, Any]) -> None:
+    """They were read as gold."""
+    answers = ["accept", "reject", "accept", "ignore"]
+    rows = [{"text": "a", "label": "x", "answer": answer, **more} for answer in answers]
+    with pytest.warns(BertworksWarning, match=r"left out 2 × example that was rejected.* row 2$"):
+        assert [row.where[-1] for row in read_rows(rows)] == ["1", "3"]
+
+
+def test_an_answer_to_a_question_may_be_ignore() -> None:
+    rows = [{"question": "What do they do?", "context": "They ignore it.", "answer": "ignore"}]
+    assert len(list(read_rows(rows))) == 1

@@ -13,9 +13,11 @@ from seqeval.metrics import f1_score, precision_score, recall_score
 from seqeval.scheme import IOB1, IOBES
 from seqeval.scheme import Entities as SeqevalEntities
 
+import bertworks as bw
 from bertworks.data.tables import read_rows
 from bertworks.errors import DataError
 from bertworks.nn.config import EncoderConfig
+from bertworks.tasks.tagging.columns import read_strings
 from bertworks.tasks.tagging.notation import find_notation, read_tag
 from bertworks.tasks.tagging.scores import compute_span_rates
 from bertworks.tasks.tagging.settings import TaggingSettings
@@ -385,3 +387,29 @@ def test_files_of_conll_and_conllu_are_read(tmp_path):
     )
     (row,) = read_rows(conllu)
     assert (row.values["form"], row.values["upos"]) == (["ab", "cd"], ["NOUN", "VERB"])
+
+
+@pytest.mark.parametrize("tags", [["B-ORG", ""], ["O", " "]])
+def test_an_empty_tag_is_no_class(tags: list[str]) -> None:
+    """It was one, and no tag marked a span any more."""
+    rows = [{"words": ["a", "b"], "tags": pair} for pair in (["B-ORG", "O"], tags)]
+    with pytest.raises(DataError, match=r"row 2: the tag of word 2 \(column 'tags'\) is empty"):
+        TaggingTask.from_table(
+            Tokenizer.from_vocabulary(PIECES), read_rows(rows), TaggingSettings()
+        )
+    with pytest.raises(DataError, match=r"row 2: the tag of word 2"):
+        bw.score("tagging", [{**row, "prediction": ["O", "O"]} for row in rows])
+
+
+def test_blanks_around_a_tag_are_no_part_of_it() -> None:
+    """Of a word that is a tab, in a file whose fields are separated by spaces (flair 3034)."""
+    rows = [{"words": ["a", "\t"], "tags": ["B-ORG", " O"]}]
+    task = TaggingTask.from_table(
+        Tokenizer.from_vocabulary(PIECES), read_rows(rows), TaggingSettings()
+    )
+    assert set(task.settings.labels) == {"B-ORG", "I-ORG", "O"}
+
+
+def test_lists_as_python_prints_them_are_refused_with_the_remedy() -> None:
+    with pytest.raises(DataError, match="Write lists as JSON"):
+        read_strings({"words": "['a', 'b']"}, "words", "row 1")

@@ -1,4 +1,5 @@
-"""Records that stand for several rows: questions of a passage, passages of a query, annotations.
+"""Records that stand for several rows, or for none: questions of a passage, passages of a query,
+annotations, and Prodigy's examples that were rejected or ignored.
 
     {"query": …, "pos": ["…", "…"], "neg": ["…", …]}     FlagEmbedding: a row for each positive
     {"article": …, "questions": [Q, …], "options": [[O, …], …], "answers": ["B", …]}     RACE
@@ -22,6 +23,8 @@ from .rows import LocatedRow
 _OF_QUESTIONS = {"questions": "question", "options": "options", "answers": "answer"}
 """RACE's lists with an item for each question, and the columns of its rows."""
 _NO_ANNOTATION = "task with cancelled annotations only"
+_NOT_ACCEPTED = "example that was rejected or ignored"
+_PRODIGY_KEYS = {"_task_hash", "_input_hash", "spans", "options"}
 _POSITIVES = ("pos", "positive", "positives")
 
 
@@ -35,7 +38,7 @@ def rows_in_record(
         name: of the file, for messages.
         number: of the record, from 1.
         where: the record's place.
-        counts: counts tasks that have no row.
+        counts: counts records that have no row.
 
     Raises:
         DataError: a part of nested questions is missing or of another type; or lists of questions
@@ -47,9 +50,11 @@ def rows_in_record(
     if holds_annotations(values):
         rows = [LocatedRow(where, row) for row in rows_of_task(values)]
         if not rows:
-            counts.num_skipped_by_kind[_NO_ANNOTATION] += 1
-            counts.first_skipped.setdefault(_NO_ANNOTATION, where)
+            _count(_NO_ANNOTATION, where, counts)
         yield from rows
+        return
+    if values.get("answer") in ("reject", "ignore") and _PRODIGY_KEYS & values.keys():
+        _count(_NOT_ACCEPTED, where, counts)
         return
     if holds_choices(values):
         yield from _rows_of_choices(values, where)
@@ -66,6 +71,11 @@ def rows_in_record(
         if isinstance(of_positives, list) and isinstance(of_negatives, list):
             row["scores"] = [*of_positives[index : index + 1], *of_negatives]
         yield LocatedRow(where, row)
+
+
+def _count(kind: str, where: str, counts: ReadCounts) -> None:
+    counts.num_skipped_by_kind[kind] += 1
+    counts.first_skipped.setdefault(kind, where)
 
 
 def holds_choices(values: Mapping[str, Any]) -> bool:

@@ -20,7 +20,13 @@ from ...data.tables import Table, read_rows
 from ...errors import DataError, shorten_list
 from ...tasks.evaluation import Evaluation
 from ...tasks.measures import Location
-from ...tasks.tagging.columns import TAG_NAMES, WORD_NAMES, find_numbered_columns, read_strings
+from ...tasks.tagging.columns import (
+    TAG_NAMES,
+    WORD_NAMES,
+    find_numbered_columns,
+    read_strings,
+    read_tags,
+)
 from ...tasks.tagging.notation import (
     drop_unlabelled_words,
     find_notation,
@@ -81,8 +87,8 @@ def score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evaluat
     sentences: list[Sentence] = []
     num_starts = 0
     for where, row in rows:
-        gold = read_strings(row, tag_column, where)
-        predicted = read_strings(
+        gold = read_tags(row, tag_column, where)
+        predicted = read_tags(
             unfold_prediction(row, predicted_column, "tags"), predicted_column, where
         )
         # Without words, mistakes are shown with predicted tags in their place.

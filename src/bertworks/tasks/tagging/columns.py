@@ -112,10 +112,13 @@ def read_strings(row: Row, column: str, where: str | None) -> list[str]:
     value: Any = parse_json_cell(value_of(row, column, where), list)
     if not isinstance(value, (list, tuple)):
         content = "nothing" if value is None else truncate_repr(value)
+        is_printed = isinstance(value, str) and value.startswith(("['", '["'))
         raise DataError(
             f"the column {column!r} holds {content}, not a list",
             where=where,
-            fix="For a file with one word per line, give --format conll (format=conll).",
+            fix='Write lists as JSON: ["a", "b"].'  # not as Python prints them
+            if is_printed
+            else "For a file with one word per line, give --format conll (format=conll).",
         )
     for part in value:
         if not isinstance(part, str):
@@ -129,6 +132,19 @@ def read_strings(row: Row, column: str, where: str | None) -> list[str]:
     return list(value)
 
 
+def read_tags(row: Row, column: str, where: str | None) -> list[str]:
+    """The list of tags in a column of a row, without blanks around them.
+
+    Raises:
+        DataError: as of `read_strings`; or a tag is empty.
+    """
+    tags = [tag.strip() for tag in read_strings(row, column, where)]
+    if "" in tags:
+        what = f"the tag of word {tags.index('') + 1} (column {column!r}) is empty"
+        raise DataError(what, where=where, fix="Of a word outside all spans, it is O.")
+    return tags
+
+
 def read_tagged_words(row: Row, word_column: str, tag_column: str, where: str) -> TaggedWords:
     """The words of a labelled row and their tags; those of a text with entities are made of these.
 
@@ -138,7 +154,7 @@ def read_tagged_words(row: Row, word_column: str, tag_column: str, where: str) -
     has_words = word_column != TEXT and _are_texts(row.get(word_column))
     if holds_entities(row, tag_column) and (row.get(tag_column) or not has_words):
         return read_tagged_text(row, tag_column, where)
-    words, tags = (read_strings(row, column, where) for column in (word_column, tag_column))
+    words, tags = read_strings(row, word_column, where), read_tags(row, tag_column, where)
     if len(tags) != len(words):
         raise DataError(f"{len(words)} words, but {len(tags)} tags", where=where)
     return TaggedWords(words, tags)
@@ -157,7 +173,7 @@ def tags_in(rows: Sequence[Row], column: str, where: str) -> set[str]:
         for tag in (
             read_tagged_text(row, column, where).tags
             if holds_entities(row, column)
-            else read_strings(row, column, where)
+            else read_tags(row, column, where)
         )
     }
 
