@@ -147,9 +147,12 @@ def test_language_licence_and_name_of_a_model_on_the_hub_are_taken_over() -> Non
 
 def test_a_training_names_no_folder_of_the_machine(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"teacher": f"{tmp_path}/big", "parts": [{"data": "a/b/c"}], "n": 1}
+    settings |= {"train": [f"{tmp_path}/e.tsv", "d/d/f.tsv"]}
+    settings["query_prompt"] = "Represent the query/question: "
     facts = [DataFact("train", public_name(tmp_path / "train.tsv"), "3 rows")]
     text = describe_training(None, "T", "Trained", settings, facts, RESULTS).text
     assert str(tmp_path) not in text and "a/b" not in text
+    assert "- e.tsv" in text and "- f.tsv" in text and "Represent the query/question: " in text
     assert "teacher: big" in text and "data: c" in text and "| train | train.tsv | 3 rows |" in text
     assert "nan" not in text, "the hub takes finite numbers alone"
     assert public_name("mini") == "mini" and public_name("org/name") == "org/name"

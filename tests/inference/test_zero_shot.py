@@ -33,7 +33,10 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = Tokenizer.from_vocabulary(WORD_PIECES)
     values = {"text_column": "text", "pair_column": "pair", "label_column": "label"}
     labels = ("contradiction", "neutral", "Entailment")
-    settings = ClassificationSettings.parse({**values, "labels": labels, "max_seq_length": 32})
+    windows = {"truncation": "windows", "stride": 16, "window_pooling": "max"}
+    settings = ClassificationSettings.parse(
+        {**values, **windows, "labels": labels, "max_seq_length": 32}
+    )
     task = ClassificationTask(tokenizer, settings)
     network = task.network(CONFIG.with_values(vocab_size=len(WORD_PIECES), initializer_range=0.5))
     path = tmp_path_factory.mktemp("nli") / "model"
@@ -56,6 +59,14 @@ def test_entailment_is_that_of_the_pipeline_of_transformers(directory: Path) -> 
         np.testing.assert_allclose(ours, expected, atol=1e-5)
         best = [LABELS[at] for at in np.argmax(expected, 1)]
         assert [answer["label"] for answer in answers] == best
+
+
+def test_other_braces_of_a_template_are_text(directory: Path) -> None:
+    model = load(directory)
+    (answer,) = model.predict(["a"], labels=("b", "c"), hypothesis_template="{} is {now} {}")
+    names = ("b is {now} b", "c is {now} c")
+    (whole,) = model.predict(["a"], labels=names, hypothesis_template="{}")
+    assert [*answer["probabilities"].values()] == [*whole["probabilities"].values()]
 
 
 def test_table_resumes_and_command_line_takes_labels(directory: Path, tmp_path: Path) -> None:

@@ -75,7 +75,9 @@ def test_first_number_is_detected_or_required():
     assert task_of(1, 0).settings.first_number == 0
     assert task_of(1, 3).settings.first_number == 1
     assert task_of("B", "C").settings.first_number is None
-    with pytest.raises(DataError, match=r"numbered from 0 or from 1.*first_number=0"):
+    with pytest.raises(
+        DataError, match=r"^rows in memory: cannot.*from 0 or from 1.*first_number=0"
+    ):
         task_of(1, 2)
     with pytest.raises(
         DataError, match="not the number of one of the 3 choices, which count from 1"

@@ -242,7 +242,7 @@ def _number(message: Mapping[int, Any], field: int, default: int = 0) -> int:
 
 
 def _block(handle: bytes, position: int, table: bytes | None = None) -> bytes:
-    """The content of the block to which the handle at position `at` of `handle` points.
+    """The content of the block to which the handle at `position` of `handle` points.
 
     Without `table`, the handle is in the table itself.
     """

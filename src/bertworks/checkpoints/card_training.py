@@ -117,10 +117,24 @@ def public_name(path: str | os.PathLike[str]) -> str:
     return Path(text).resolve().name or text
 
 
-def without_folders(value: Any) -> Any:
-    """Return settings in which paths are names without the folders of this machine."""
+_PATHS = frozenset(
+    {
+        *("model", "teacher", "data", "train", "dev", "query_texts", "passage_texts"),
+        *("init_checkpoint", "init_generator"),
+    }
+)
+"""The settings that may name files or directories."""
+
+
+def without_folders(value: Any, name: str | None = None) -> Any:
+    """Return settings in which paths are names without the folders of this machine.
+
+    Args:
+        name: of the setting that has the value.
+    """
     if isinstance(value, Mapping):
-        return {key: without_folders(item) for key, item in value.items()}
+        return {key: without_folders(item, key) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [without_folders(item) for item in value]
-    return public_name(value) if isinstance(value, str) and "/" in value else value
+        return [without_folders(item, name) for item in value]
+    is_path = name in _PATHS and isinstance(value, str) and "/" in value
+    return public_name(value) if is_path else value

@@ -82,7 +82,6 @@ def _family(name: str, classes: dict[str, str], rope_theta: float) -> Family:
             "type_vocab_size": 1,
             "rope_theta": rope_theta,
         },
-        token_ids={},
         required_values={**_OWN_VALUES, **NO_ROPE_SCALING},
         convert_config=_read_own_rope if is_own else flatten_rope,
         extra=_write_own_rope if is_own else write_rope,

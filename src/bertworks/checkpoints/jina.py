@@ -55,10 +55,6 @@ def _convert_config(raw: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _extra(config: EncoderConfig) -> dict[str, Any]:
-    return write_rope(config)
-
-
 JINA_V3 = Family(
     name="jina_embeddings_v3",
     settings={**same_names(), **ROPE_SETTINGS},
@@ -88,7 +84,7 @@ JINA_V3 = Family(
     token_ids={"bos_token_id": "cls", "eos_token_id": "sep"},
     required_values={"emb_pooler": None, **NO_ROPE_SCALING},
     convert_config=_convert_config,
-    extra=_extra,
+    extra=write_rope,
     # The names of modules in `transformers`, which its adapters have:
     alternative_names=(
         (rf"{_ATTENTION}\.o_proj(\..+)", r"roberta.encoder.layers.\1.mixer.out_proj\2"),

@@ -78,20 +78,21 @@ class Rule:
 
     def siblings(self, theirs: str) -> tuple[str, ...]:
         """All of their tensors that form one of ours together with the tensor `theirs`."""
-        for part in self.theirs:
-            pattern = re.escape(part).replace(r"\{\}", r"(\d+)") + r"(\.weight|\.bias)?"
-            if match := re.fullmatch(pattern, theirs):
-                *layer, kind = match.groups()
-                return tuple(part.format(*layer) + (kind or "") for part in self.theirs)
-        raise KeyError(theirs)
+        layer, kind = self._match_theirs(theirs)
+        return tuple(part.format(*layer) + kind for part in self.theirs)
 
     def our_name(self, theirs: str) -> str:
         """The name of our tensor of which their tensor `theirs` is a part."""
+        layer, kind = self._match_theirs(theirs)
+        return self.ours.format(*layer) + kind
+
+    def _match_theirs(self, theirs: str) -> tuple[list[str], str]:
+        """The number of the layer, if there is one, and `.weight`, `.bias` or nothing."""
         for part in self.theirs:
             pattern = re.escape(part).replace(r"\{\}", r"(\d+)") + r"(\.weight|\.bias)?"
             if match := re.fullmatch(pattern, theirs):
-                *layer, kind = match.groups()
-                return self.ours.format(*layer) + (kind or "")
+                *layer, kind = match.groups(default="")
+                return layer, kind
         raise KeyError(theirs)
 
     def match(self, name: str) -> tuple[str, ...] | None:

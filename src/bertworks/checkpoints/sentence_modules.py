@@ -177,29 +177,29 @@ def write_layer_weights(
     write_weights(directory / SAFETENSORS, {"layer_weights": torch.tensor(weights)}, format="pt")
 
 
-def check_names(config: Mapping[str, Any], file: Path, where_used: str = _VECTOR) -> None:
+def check_names(config: Mapping[str, Any], file: Path, vectors: str = _VECTOR) -> None:
     """Check that a module reads and writes the vectors with sentence-transformers' name for them.
 
     Raises:
         CheckpointError: it reads or writes others.
     """
     for key in ("module_input_name", "module_output_name"):
-        if config.get(key) not in (None, where_used):
+        if config.get(key) not in (None, vectors):
             raise CheckpointError(
                 f"{key} is {truncate_repr(config[key])}, which is not supported", where=str(file)
             )
 
 
-def read_dense(config: Mapping[str, Any], file: Path, where_used: str = _VECTOR) -> DenseSettings:
+def read_dense(config: Mapping[str, Any], file: Path, vectors: str = _VECTOR) -> DenseSettings:
     """Read the settings of a linear map.
 
     Args:
-        where_used: sentence-transformers' name of the vectors that it maps; None also counts.
+        vectors: sentence-transformers' name of the vectors that it maps; None also counts.
 
     Raises:
         CheckpointError: it maps others, or a value is not supported.
     """
-    check_names(config, file, where_used)
+    check_names(config, file, vectors)
     path = config.get("activation_function", path_of_activation("tanh"))
     activation = find_activation(str(path))
     if activation is None:

@@ -100,7 +100,7 @@ class Encoder(nn.Module):
     Args:
         config: the geometry.
         pooler: whether to add a pooler, even if `keep_pooler` is off;
-            `encoder.pooler(hidden[packed.first_tokens])` calls it.
+            `Encoder.pool(hidden, packed)` applies it.
 
     Attributes:
         compute_dtype: the dtype of the hidden states; None: as the parameters.

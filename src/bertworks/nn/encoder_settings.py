@@ -1,4 +1,4 @@
-"""The settings of an encoder; `config.py` has what follows from them."""
+"""The settings of an encoder; `encoder_geometry.py` has what follows from them."""
 
 from __future__ import annotations
 

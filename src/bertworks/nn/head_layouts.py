@@ -58,7 +58,7 @@ class LinearMap:
 
 @dataclass(frozen=True)
 class Normalize:
-    """A norm; `kind` is one of `config.Norm`."""
+    """A norm; `kind` is one of `encoder_settings.Norm`."""
 
     name: str
     kind: Literal["layer", "rms", "none"]

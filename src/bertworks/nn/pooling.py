@@ -58,7 +58,7 @@ def pool(
     """Return one vector per sequence, in the order of the pack or of the padded batch.
 
     Args:
-        pooling: any but "pooler", which `Encoder.pooled` computes.
+        pooling: any but "pooler", which `Encoder.pool` computes.
         first: the number of tokens at the start of each sequence, a prompt's, that are left out.
             The weights of "weighted-mean" count them. It is 0 for padded batches.
     """

@@ -50,9 +50,8 @@ def fit_scaling(
 
     Of more than two classes, the scaling is that whose cross-entropy in a cross-validation over
     the rows is lowest: none, one temperature, or vector scaling, which needs ten rows for each
-    class. The logarithm of a
-    temperature, and a shift, have a standard normal prior: a few rows that are all predicted
-    correctly do not make all probabilities 1.
+    class. The logarithm of a temperature, and a shift, have a standard normal prior: a few rows
+    that are all predicted correctly do not make all probabilities 1.
 
     Raises:
         BertworksError: SciPy is not installed.

@@ -141,13 +141,13 @@ def find_first_number(
         has_labels = read_choice_labels(row, choices) is not None
         if has_labels or find_mark(row.get(label), MARKS) is not None:
             continue
-        name = read_label_name(row, label, where)
-        if not name.isdecimal():  # a letter: always counted from A
+        value = read_label_name(row, label, where)
+        if not value.isdecimal():  # a letter: always counted from A
             continue
         has_numbers = True
-        if int(name) == 0:
+        if int(value) == 0:
             return 0
-        if int(name) >= len(read_choices(row, choices, where)):
+        if int(value) >= len(read_choices(row, choices, where)):
             return 1
     if has_numbers:
         raise DataError(

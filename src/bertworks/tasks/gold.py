@@ -49,13 +49,19 @@ class GoldRows:
                 where=self._table.name,
             )
 
-    def notes(self) -> list[str]:
-        """Return notes on the last pass: rows left out, and labels with another spelling."""
+    def notes(self, *, with_advice: bool = False) -> list[str]:
+        """Return notes on the last pass: rows left out, and labels with another spelling.
+
+        Args:
+            with_advice: also how else the rows could be read.
+        """
         notes = []
         if self._unlabelled:
             count, marks = self._unlabelled.total(), shorten_list(list(self._unlabelled))
+            advice = self._task.marks_advice if with_advice else ""
             notes.append(
                 f"{count:,} of {self._total:,} rows have no gold label ({marks}) and are left out"
+                f"{advice}"
             )
         if self._spellings:
             pairs = sorted(self._spellings.items())
@@ -66,6 +72,5 @@ class GoldRows:
 
     def warn(self) -> None:
         """Warn the user about the notes on the last pass."""
-        for note in self.notes():
-            advice = self._task.marks_advice if "no gold label" in note else ""
-            warnings.warn(f"{self._table.name}: {note}{advice}", BertworksWarning, stacklevel=3)
+        for note in self.notes(with_advice=True):
+            warnings.warn(f"{self._table.name}: {note}", BertworksWarning, stacklevel=3)

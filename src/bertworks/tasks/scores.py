@@ -1,6 +1,6 @@
 """Metrics and breakdowns of predicted classes and numbers, from any system.
 
-scikit-learn and SciPy compute them. Metrics that need a network (losses) are in `metrics`.
+scikit-learn and SciPy compute them. Metrics that need a network (losses) are in `evaluators`.
 """
 
 from __future__ import annotations

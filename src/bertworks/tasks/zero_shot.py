@@ -47,7 +47,7 @@ class ZeroShotTask(ClassificationTask):
         """Return examples with a sequence for each label."""
         assert not labelled, "it is not trained"
         texts = texts_of(rows, self.column("text"), where)
-        hypotheses = [self.settings.hypothesis_template.format(name) for name in self.labels]
+        hypotheses = [self.settings.hypothesis_template.replace("{}", name) for name in self.labels]
         count = len(hypotheses)
         encodings = self.tokenizer.encode_batch(
             [text for text in texts for _ in hypotheses],
@@ -104,11 +104,9 @@ def zero_shot_task(
     if not isinstance(task, ClassificationTask) or find_entailment(task.labels) is None:
         return None
     values = {
-        **task.settings.model_dump(),
+        "labels": task.labels,
+        "max_seq_length": task.settings.max_seq_length,
         "text_column": task.settings.text_column or "text",
-        "pair_column": None,
-        "is_pair_optional": False,
-        "both_orders": False,
         "truncation": "first",
         "candidates": candidates,
         "hypothesis_template": hypothesis_template,

@@ -25,7 +25,7 @@ Schedule = Literal[
 # A step's examples are all held in memory.
 MOST_EXAMPLES = 2**20
 MOST_TOKENS = 2**30
-MAX_STEPS = 10**9
+MAX_STEPS = 10**8 - 1  # names of checkpoints have eight digits, and are ordered as texts
 MAX_EPOCHS = 10**6
 
 SMALL = 256

@@ -80,7 +80,7 @@ class _Description(Settings):
 
 
 class PretrainingTask(Task[PretrainingExample]):
-    """MaskedSequences-language modelling, and next-sentence prediction where the format has pairs.
+    """Masked-language modelling, and next-sentence prediction where the format has pairs.
 
     Examples for training come from a `PretrainingSource`. Examples for prediction come from rows
     with a `text` and possibly a `pair`, in which each `[MASK]` is predicted.

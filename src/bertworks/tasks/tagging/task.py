@@ -33,7 +33,7 @@ from ..evaluators import ScoredEvaluator
 from ..example import pack, sort_sequences
 from ..labelled import LabelledTask, TaskSettings, check_length
 from ..labels import build_label_entries, warn_about_misspellings
-from ..probabilities import cross_entropy_sum
+from ..probabilities import cross_entropy_sum, log_softmax
 from ..task import DisplayValue, Evaluator, Outputs, Prediction
 from .columns import (
     SCHEMA,
@@ -334,9 +334,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
             np.add.at(pieces[row], words, 1)
             start += len(words)
         for index, example in examples.items():
-            scores = sums[index] / pieces[index][:, None]
-            scores -= scores.max(1, keepdims=True, initial=-np.inf) if len(scores) else 0
-            scores -= np.log(np.exp(scores).sum(1, keepdims=True))
+            scores = log_softmax(sums[index] / pieces[index][:, None])
             path = (
                 scores.argmax(1).tolist()
                 if self._transitions is None
