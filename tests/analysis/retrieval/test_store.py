@@ -84,6 +84,21 @@ def test_store_finds_what_was_added_and_not_what_was_deleted(
     assert store.search("a") == [[]]
 
 
+@pytest.mark.parametrize("quantization", ["none", "int8", "binary"])
+def test_equal_vectors_keep_their_order(tmp_path: Path, quantization: Any) -> None:
+    vector, *queries = np.random.default_rng(0).standard_normal((6, 256)).astype(np.float32)
+    for count in range(5, 40):  # linear algebra computes the last ones of some counts otherwise
+        store = module.DirectoryBackend(
+            tmp_path / str(count), "", quantization=quantization, create=True
+        )
+        names = [str(number) for number in range(count)]
+        store.put(names, names, np.tile(vector, (count, 1)))
+        for number in (1, 5):
+            scores, rows = store.nearest(np.stack(queries[:number]), 5, approximate=False)
+            assert rows.tolist() == [list(range(5))] * number
+            assert (scores == scores[:, :1]).all()
+
+
 def test_signs_choose_candidates_whose_scores_are_exact(model: Model, tmp_path: Path) -> None:
     store = VectorStore.open(model, tmp_path, quantization="binary")
     add(store, TEXTS)

@@ -36,6 +36,31 @@ def test_top_k_is_a_full_sort(
     assert np.array_equal(scores, np.take_along_axis(products, expected, 1))
 
 
+@given(
+    queries=st.integers(1, 6),
+    passages=st.integers(2, 60),
+    width=st.sampled_from([3, 32, 100, 256]),
+    k=st.integers(1, 70),
+    chunk_size=st.integers(1, 70),
+    seed=st.integers(0, 99),
+)
+def test_products_depend_on_their_two_vectors_alone(
+    queries: int, passages: int, width: int, k: int, chunk_size: int, seed: int
+) -> None:
+    """Equal passages have equal scores and keep their order, beside any others and any queries."""
+    random = np.random.default_rng(seed)
+    one, distinct = (random.standard_normal((n, width)).astype(np.float32) for n in (queries, 3))
+    kinds = random.integers(0, 3, passages)
+    scores, numbers = top_k(one, distinct[kinds], k, chunk_size=chunk_size)
+    products = (one.astype(np.float64) @ distinct.astype(np.float64).T).astype(np.float32)
+    expected = np.argsort(-products[:, kinds], axis=1, kind="stable")[:, :k]
+    assert np.array_equal(numbers, expected)
+    np.testing.assert_allclose(scores, np.take_along_axis(products[:, kinds], expected, 1), 1e-6)
+    for row, query in enumerate(one):
+        alone, _ = top_k(query[None], distinct[kinds], k, longest=100.0)
+        assert np.array_equal(alone[0], scores[row])
+
+
 def test_ranking_metrics_are_those_of_sentence_transformers() -> None:
     from sentence_transformers.sentence_transformer.evaluation import (
         InformationRetrievalEvaluator,

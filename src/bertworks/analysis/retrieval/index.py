@@ -185,9 +185,11 @@ class Index(TextIndex):
         """Return the scores and rows of the texts nearest to each query's vector."""
         function = self.model.similarity_function
         if self._is_quantized:
-            scores, rows = nearest(queries, self.vectors, count, compare=_code_similarities)
+            decode = partial(_unit_vectors_of_codes, width=queries.shape[1])
+            scores, rows = nearest(queries, self.vectors, count, decode=decode, longest=1.0)
         elif function in _PRODUCTS and not is_sparse(queries):
-            scores, rows = nearest(queries, self.vectors, count)
+            longest = 1.0 if function == "cosine" else None
+            scores, rows = nearest(queries, self.vectors, count, longest=longest)
         elif function == "maxsim":
             matrices: Any = TokenVectors.from_matrices(queries)
             compare: Any = max_similarities
@@ -247,10 +249,9 @@ _PRODUCTS = ("cosine", "dot")
 """Functions that are inner products of the index's vectors."""
 
 
-def _code_similarities(queries: NDArray[Any], codes: NDArray[Any]) -> NDArray[Any]:
-    """Return the cosines of vectors of length 1 and the vectors of codes."""
-    vectors = vectors_of_codes(codes)[:, : queries.shape[1]]  # bits fill a whole byte
-    return queries @ of_unit_length(vectors).T
+def _unit_vectors_of_codes(codes: NDArray[Any], width: int) -> NDArray[Any]:
+    """Return the vectors of codes, of length 1."""
+    return of_unit_length(vectors_of_codes(codes)[:, :width])  # bits fill a whole byte
 
 
 def embed_queries(model: AnyModel, queries: Sequence[str], engine: Mapping[str, Any]) -> Any:

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from ...errors import DataError, SettingsError
 from ...inference.vector_codes import quantize_vectors
 from ...settings.literals import Quantization
+from ...tasks.retrieval.exact_search import exact_products, largest, longest_length, products_with
 from ...utils.atomic_writes import write_file, writing
 from ...utils.directories import new_directory, output_exists
 from ...utils.json_files import (
@@ -103,6 +104,11 @@ class _Segment:
     def ids(self) -> list[str]:
         ids: list[str] = json.loads(bytes(self.ids_file))
         return ids
+
+    @cached_property
+    def longest(self) -> float:
+        """The length of the longest vector."""
+        return longest_length(self.vectors)
 
     @property
     def rows(self) -> Iterator[int]:
@@ -252,13 +258,18 @@ class DirectoryBackend(StoreBackend):
         scores = np.concatenate(parts, axis=1)
         scores[:, list(segment.deleted_rows)] = -np.inf
         if codes is None:
-            order = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+            scores = exact_products(
+                queries, segment.vectors, scores, count, longest=segment.longest
+            )
+            order = largest(scores, count)
             return np.take_along_axis(scores, order, 1), order
-        depth = min(RESCORING_FACTOR * count, num_rows)
-        rows = np.argpartition(-scores, depth - 1, axis=1)[:, :depth]
+        rows = largest(scores, RESCORING_FACTOR * count)
         is_there = np.take_along_axis(scores, rows, 1) > -np.inf
         exact = np.stack(
-            [segment.vectors[chosen] @ query for chosen, query in zip(rows, queries, strict=True)]
+            [
+                products_with(query, segment.vectors[chosen])
+                for chosen, query in zip(rows, queries, strict=True)
+            ]
         )
         return np.where(is_there, exact, -np.inf).astype(np.float32), rows
 

@@ -98,7 +98,8 @@ class RankingEvaluator(Evaluator):
         for digest in self._query_digests.keys() & self._passage_digests:
             equal[self._query_digests[digest]].add(self._passage_digests[digest])
         depth = DEPTH + max(map(len, equal.values()))
-        _, nearest_numbers = top_k(*self._vectors, depth, compare=_similarities)
+        compare = None if self._vectors[0].ndim == 2 else _similarities
+        _, nearest_numbers = top_k(*self._vectors, depth, compare=compare)
         passages = list(self._passages)
         rankings = []
         for query, numbers in zip(self._queries, nearest_numbers.tolist(), strict=True):
