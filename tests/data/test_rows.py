@@ -372,3 +372,18 @@ def test_a_blank_line_in_tsv_names_conll(tmp_path: Path) -> None:
     file.write_text("Hi\tO\n\nJohn\tNAME\n")
     with pytest.raises(DataError, match=r":2: 1 field.*blank.*end sentences, give --format conll"):
         list(read_rows(file, header=False))
+
+
+def test_a_line_that_begins_a_document_ends_a_sentence(tmp_path: Path) -> None:
+    """Without blank lines around it, words of two documents were one sentence."""
+    file = tmp_path / "a.conll"
+    file.write_text("EU B-ORG\n-DOCSTART- O\nHe O\nran O\n\n-DOCSTART- O\n\nx O\n")
+    rows = [(row.where[-1], row.values["1"], row.values["document"]) for row in read_rows(file)]
+    assert rows == [("1", ["EU"], 0), ("3", ["He", "ran"], 1), ("8", ["x"], 2)]
+
+
+def test_a_pointer_of_git_lfs_is_no_table(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+    with pytest.raises(DataError, match="git lfs pull"):
+        read_rows(file)

@@ -55,12 +55,16 @@ def read_conll(lines: Lines, name: str, reading: Reading) -> Iterator[LocatedRow
     """
     width: int | None = None
     document = 0
-    for first, sentence in _sentences(lines, name, reading.max_line_bytes):
-        columns: list[list[str]] = []
+    for start, sentence in _sentences(lines, name, reading.max_line_bytes):
+        first, columns = start, list[list[str]]()
         for number, line in sentence:
             fields = conll_fields(line)
             if fields[0] == DOCUMENT_START:
+                if columns:  # there is no blank line before it
+                    yield _conll_row(name, first, columns, document)
+                    columns = []
                 document += 1
+                first = number + 1
                 if reading.document_starts and len(fields) > 1:
                     values = {str(at): [field] for at, field in enumerate(fields, 1)}
                     yield LocatedRow(f"{name}:{number}", {**values, DOCUMENT: document})
@@ -76,8 +80,12 @@ def read_conll(lines: Lines, name: str, reading: Reading) -> Iterator[LocatedRow
             for column, field in zip(columns, fields, strict=True):
                 column.append(field)
         if columns:
-            values = {str(at): column for at, column in enumerate(columns, 1)}
-            yield LocatedRow(f"{name}:{first}", {**values, DOCUMENT: document})
+            yield _conll_row(name, first, columns, document)
+
+
+def _conll_row(name: str, line: int, columns: list[list[str]], document: int) -> LocatedRow:
+    values = {str(at): column for at, column in enumerate(columns, 1)}
+    return LocatedRow(f"{name}:{line}", {**values, DOCUMENT: document})
 
 
 def conll_fields(line: str) -> list[str]:

@@ -33,6 +33,7 @@ _NO_TEXT: dict[bytes, str] = {
     b"PAR1": "Parquet: rename it to end in .parquet",
     b"ARROW1\0\0": "an Arrow file: write it as Parquet",
     b"SQLite format 3\0": "an SQLite database: export the table",
+    b"version https://git-lfs": "a pointer of Git LFS: get the file with git lfs pull",
 }
 _TAR, _TAR_AT = b"ustar", 257
 
