@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 
 from bertworks.data.tables import read_rows
 from bertworks.errors import DataError, SettingsError
-from bertworks.inference.logistic_regression import fit_output_layer
+from bertworks.inference.engine import outputs_of
 from bertworks.inference.settings import EngineSettings
 from bertworks.model import Model
 from bertworks.nn.encoder_settings import Classifier
@@ -98,7 +98,7 @@ def test_the_head_is_a_logistic_regression_on_mean_vectors(
     rows: list[dict[str, Any]], has_bias: bool
 ) -> None:
     task, network, examples = start(rows, **({} if has_bias else {"classifier": "none"}))
-    fit_output_layer(network, task, examples, EngineSettings())
+    task.fit_head(network, lambda: outputs_of(network, task, examples, EngineSettings()))
     model = Model(TOKENIZER, task, network)
     texts, labels = ([row[name] for row in rows] for name in ("text", "label"))
     vectors = model.embed(texts, pooling="mean", normalize=False).astype(np.float64)

@@ -15,7 +15,7 @@ from bertworks.loading import load
 from bertworks.model import Model
 from bertworks.tasks.classification import ClassificationTask
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.training.finetune import FinetuneResult
+from bertworks.training.finetune import FinetuneResult, finetune
 
 from .letters import CONFIG, DEV, PIECES, Lines, make_rows, run
 
@@ -37,7 +37,7 @@ def test_few_rows_make_a_classifier_like_any_other(model: Model, tmp_path: Path)
     result = few_shot(model, tmp_path / "run", progress=progress, train=make_rows(40, 5))
     assert result.metrics["accuracy"] > 0.9
     assert not result.notes
-    assert "few_shot: 150 updates by 16 pairs of the 40 rows; then the head is fitted" in (
+    assert "few_shot: 150 updates, each on 16 pairs of the 40 rows; then the head is fitted" in (
         progress.lines
     )
     assert {name for line in result.history for name in line.get("losses", ())} == {"pairs"}
@@ -115,6 +115,15 @@ def test_few_shot_refuses_impossible_settings(
     with pytest.raises(error, match=message):
         few_shot(model, tmp_path / "run", **settings)
     assert not (tmp_path / "run" / "journal.jsonl").exists()
+
+
+class OwnTask(ClassificationTask):
+    name = "own classification"
+
+
+def test_few_shot_is_for_the_packages_classifier(model: Model, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="few_shot=true is for the task classification"):
+        finetune(model, OwnTask, train=FEW, out=tmp_path / "run", few_shot=True)
 
 
 def test_few_rows_are_advised(model: Model, tmp_path: Path) -> None:

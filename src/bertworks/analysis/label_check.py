@@ -17,13 +17,13 @@ from pydantic import Field
 from ..data.rows import check_table_options
 from ..data.tables import Table
 from ..errors import DataError
-from ..inference.logistic_regression import fit_logistic_regression
 from ..inference.settings import TextProbeSettings
 from ..loading import load
 from ..settings.keywords import CheckLabelsKeywords
 from ..tasks.classification import ClassificationSettings
 from ..tasks.label_check import CheckedLabel, LabelCheck, find_suspects, group_similar_texts
 from ..tasks.labels import find_misspellings
+from ..tasks.logistic_regression import fit_logistic_regression
 from .probing import open_labelled_texts
 
 if TYPE_CHECKING:

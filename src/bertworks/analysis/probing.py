@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from ..data.rows import LocatedRow, Rows, check_table_options, text_of
 from ..data.tables import Table, read_rows, reiterable
 from ..errors import DataError
-from ..inference.logistic_regression import fit_logistic_regression, import_solver
 from ..inference.settings import TextProbeSettings
 from ..loading import load
 from ..settings.keywords import ProbeKeywords
 from ..tasks.classification import ClassificationSettings, ClassificationTask
 from ..tasks.gold import GoldRows
+from ..tasks.logistic_regression import fit_logistic_regression, import_solver
 from ..tasks.scores import compute_classification_metrics
 from ..text.tokenizer import Tokenizer
 

@@ -30,7 +30,7 @@ from .calibration import LogitScaling, conformal_quantile
 from .classifier import ClassifierTask
 from .evaluators import ClassificationEvaluator, MultiLabelEvaluator
 from .example import LabelledExample, collate_labelled
-from .labelled import TaskSettings, detected_setting
+from .labelled import LabelledTask, TaskSettings, detected_setting
 from .labels import count_labels, read_label_names, sort_labels
 from .scores import ClassificationScores
 from .task import DisplayValue, Evaluator, Outputs, Prediction, Task
@@ -251,6 +251,16 @@ class ClassificationTask(TextClassifierTask):
     marks_advice = '; if this is a class, give no_label=""'
     settings_class: ClassVar[type[TaskSettings]] = ClassificationSettings
     settings: ClassificationSettings
+
+    @classmethod
+    def for_settings(cls, settings: Any) -> type[LabelledTask[Any]]:
+        if not settings.few_shot:
+            return cls
+        if cls is not ClassificationTask:
+            raise SettingsError("few_shot=true is for the task classification", fix="Leave it out.")
+        from .few_shot import FewShotTask  # derives from this class
+
+        return FewShotTask
 
     @classmethod
     def settings_from_rows(

@@ -11,7 +11,7 @@ is the regression objective of Reimers and Gurevych (2019), "Sentence-BERT", §3
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -26,14 +26,19 @@ from ..nn.config import EncoderConfig
 from ..nn.head_layouts import Activate
 from ..nn.layers import Linear, OutputLinear, promote_to_float32
 from ..nn.pooling import pool
-from ..packed import Batch, Packed
+from ..packed import Batch, Packed, to_array
 from ..text.tokenizer import Tokenizer
 from .classification import ClassificationSettings, ClassificationTask
 from .example import LabelledExample
+from .logistic_regression import fit_logistic_regression
+from .task import Outputs
 from .text_network import ClassificationNetwork
 
 _POOLINGS: Mapping[str, Literal["cls", "mean", "sep"]] = {
-    **{"cls": "cls", "mean": "mean", "last": "sep", "late": "mean"},
+    "cls": "cls",
+    "mean": "mean",
+    "last": "sep",
+    "late": "mean",
 }
 """The pooling of the vectors that are compared, for each `classifier_pooling`."""
 
@@ -51,11 +56,6 @@ class RowPair(NamedTuple):
     def num_tokens(self) -> int:
         """The number of tokens of both rows."""
         return self.first.num_tokens + self.second.num_tokens
-
-    @property
-    def truncated_tokens(self) -> int:
-        """The number of tokens removed by truncation from both rows."""
-        return self.first.truncated_tokens + self.second.truncated_tokens
 
 
 class FewShotNetwork(ClassificationNetwork):
@@ -147,8 +147,39 @@ class FewShotTask(ClassificationTask):
         if count > 1:
             raise SettingsError("few_shot=true takes one training table", fix="Join the tables.")
 
+    def describe_updates(self, steps: int, batch_size: int, num_rows: int) -> str:
+        pairs = f"each on {batch_size} pairs of the {num_rows:,} rows"
+        return f"few_shot: {steps:,} updates, {pairs}; then the head is fitted"
+
+    def fit_head(self, network: Any, run: Callable[[], Iterable[tuple[Outputs, Batch]]]) -> None:
+        """Set the weights of the output layer to those of a logistic regression.
+
+        Vectors are centred, if the layer has a bias, and divided by their mean length, so that the
+        regularisation is the same for all encoders.
+
+        Raises:
+            BertworksError: scikit-learn is not installed.
+        """
+        network.pass_vectors_on()
+        parts, labels = [], []
+        for outputs, batch in run():
+            parts.append(to_array(outputs["vectors"]).astype(np.float64))
+            labels += [example.target for example in batch.examples]
+        vectors, has_bias = np.concatenate(parts), network.output_layer.bias is not None
+        centre = vectors.mean(0) if has_bias else np.zeros(vectors.shape[1])
+        length = np.linalg.norm(vectors - centre, axis=1).mean() or 1.0
+        classifier = fit_logistic_regression(
+            (vectors - centre) / length, np.array(labels), has_bias=has_bias
+        )
+        weight, bias = classifier.coef_ / length, classifier.intercept_
+        if len(weight) == 1:  # of two classes, it has the difference of the logits
+            weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
+        network.set_output_layer(weight, bias - weight @ centre)
+
     def training_pieces(self, examples: Sequence[LabelledExample], seed: int) -> list[Any]:
         """Return `pairs_per_row` pairs of each row with an equal label, and as many with others.
+
+        They are the same in each epoch.
 
         Raises:
             DataError: a label has no row, or none has two.
@@ -194,7 +225,8 @@ class FewShotTask(ClassificationTask):
 def draw_pairs(labels: Int[np.ndarray, " rows"], pairs_per_row: int, seed: int) -> list[list[int]]:
     """Return random pairs of rows: of each row, as many with its label as with others.
 
-    A row whose label no other row has is in pairs with other labels alone.
+    There are at least two labels. A row whose label no other row has is in pairs with other labels
+    alone.
     """
     random = np.random.default_rng([seed, len(labels)])
     order = np.argsort(labels, kind="stable")

@@ -8,7 +8,7 @@ form. The general protocol of tasks is in `task.py`.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any, ClassVar, Literal, Self, cast
 
@@ -20,10 +20,11 @@ from ..data.schema import RoleColumns, Schema, columns_present, names_of
 from ..data.unlabelled import LabelledTableOptions
 from ..errors import DataError, SettingsError, row_name
 from ..nn.config import EncoderConfig
+from ..packed import Batch
 from ..settings.base import Settings
 from ..text.tokenizer import Tokenizer
 from .example import ExampleT
-from .task import Task
+from .task import Outputs, Task
 
 LABEL = "label"
 """The role of the column with the targets, in tasks with one target per row."""
@@ -151,6 +152,15 @@ class LabelledTask(Task[ExampleT]):
     def __init__(self, tokenizer: Tokenizer, settings: Any) -> None:
         self.tokenizer, self.settings = tokenizer, settings
         settings.check_together()
+
+    @classmethod
+    def for_settings(cls, settings: Any) -> type[LabelledTask[Any]]:  # noqa: ARG003
+        """Return the task that learns with settings of a run: another, if they change how it does.
+
+        Raises:
+            SettingsError: they are for another task.
+        """
+        return cls
 
     @classmethod
     def user_settings(cls) -> type[TaskSettings]:
@@ -445,6 +455,18 @@ class LabelledTask(Task[ExampleT]):
             seed: for a task that draws them at random.
         """
         return [piece for example in examples for piece in self.training_examples(example)]
+
+    def describe_updates(self, steps: int, batch_size: int, num_rows: int) -> str | None:  # noqa: ARG002
+        """Return what the updates learn from, if it is not the rows themselves."""
+        return None
+
+    def fit_head(self, network: Any, run: Callable[[], Iterable[tuple[Outputs, Batch]]]) -> None:
+        """Set weights that are not trained by gradients: before each evaluation, and at the end.
+
+        Args:
+            network: the task's own, which is changed in place.
+            run: applies it to all training rows.
+        """
 
     def check_batches(self, examples: Sequence[ExampleT], batch_size: int) -> None:
         """Check that batches of this size teach something; a task without such a limit accepts all.

@@ -20,9 +20,9 @@ import torch
 from ..checkpoints.locate import local_directory
 from ..data.tables import Table
 from ..errors import BertworksWarning, DataError, SettingsError
+from ..inference.engine import outputs_of
 from ..inference.evaluate import evaluate, evaluate_and_tune
 from ..inference.fingerprints import fingerprint
-from ..inference.logistic_regression import fit_output_layer
 from ..inference.settings import EngineSettings
 from ..loading import load
 from ..model import Model
@@ -33,10 +33,8 @@ from ..settings.pooling import NO_POOLING
 from ..tasks import find_labelled_task
 from ..tasks.best_metric import BestMetric
 from ..tasks.breakdown import Breakdown
-from ..tasks.classification import ClassificationTask
 from ..tasks.dev_share import Dev
 from ..tasks.evaluation import Evaluation, HasResults
-from ..tasks.few_shot import FewShotNetwork, FewShotTask
 from ..tasks.labelled import LabelledTask
 from ..tasks.network import Network
 from ..tasks.summary import DataSummary
@@ -135,10 +133,7 @@ def finetune(
     """
     kind = find_labelled_task(task)
     run_settings = _parse_settings(kind, dev, settings)
-    if getattr(run_settings, "few_shot", False):
-        if kind is not ClassificationTask:
-            raise SettingsError("few_shot=true is for the task classification", fix="Leave it out.")
-        kind = FewShotTask
+    kind = kind.for_settings(run_settings)
     with process_group(device, run_settings.rank_timeout) as group:
         name = model if isinstance(model, str | Path) else "a model in memory"
         start_model = model if isinstance(model, Model) else load(model)
@@ -316,8 +311,7 @@ def _finetune(
     engine = EngineSettings(precision=settings.precision)
 
     def fit_head() -> None:
-        if isinstance(task, FewShotTask) and isinstance(network, FewShotNetwork):
-            fit_output_layer(network, task, data.train, engine)
+        task.fit_head(network, lambda: outputs_of(network, data.task, data.train, engine))
 
     def compute_metrics(network: Network) -> Mapping[str, float]:
         assert data.dev is not None
@@ -396,13 +390,10 @@ def _report_start(
             f"batch_size={settings.batch_size} is more than the {phase.batch_size} training "
             "examples: each step takes all of them",
         )
-    if isinstance(data.task, FewShotTask):
-        pairs = f"{phase.batch_size} pairs of the {len(data.train):,} rows"
-        say(progress, f"few_shot: {phase.steps:,} updates by {pairs}; then the head is fitted")
-        notes = []
-    else:
-        few_steps = note_few_steps(phase.steps, settings.epochs)
-        notes = [few_steps, note_few_rows(data.task, data.train)]
+    batch_size = phase.batch_size or settings.batch_size
+    updates = data.task.describe_updates(phase.steps, batch_size, len(data.train))
+    few_steps = note_few_steps(phase.steps, settings.epochs)
+    notes = [updates] if updates else [few_steps, note_few_rows(data.task, data.train)]
     for note in (*notes, fit_settings.shortfall(len(start.network.encoder.layers), phase.steps)):
         if note is not None:
             say(progress, note)
