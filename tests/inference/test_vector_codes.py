@@ -82,6 +82,8 @@ def test_similarity_compares_codes_by_their_directions(model: bw.Model) -> None:
     cosines = model.similarity(TEXTS[:3], TEXTS)
     codes = model.embed(TEXTS, quantization="int8")
     assert model.similarity(TEXTS[:3], codes) == pytest.approx(cosines, abs=0.02)
+    numbers = model.similarity(codes, codes)  # as JSON gives them: integers of another type
+    assert np.array_equal(model.similarity(codes.astype(np.int64), codes), numbers)
     bits = model.embed(TEXTS, quantization="binary")
     signs = np.where(model.embed(TEXTS) > 0, 1.0, -1.0).astype(np.float32)
     expected = model.similarity(TEXTS[:3], signs)

@@ -226,7 +226,7 @@ class EmbeddingModel(ABC):
             return cast("NDArray[np.float32]", cast("Any", inputs).tocsr())
         if isinstance(inputs, np.ndarray) and inputs.dtype in (np.int8, np.uint8):
             return vectors_of_codes(np.atleast_2d(inputs))
-        if isinstance(inputs, np.ndarray) and inputs.dtype.kind == "f":
+        if isinstance(inputs, np.ndarray) and inputs.dtype.kind in "fiu":
             return np.atleast_2d(inputs).astype(np.float32)
         return self.embed(inputs, **settings)
 

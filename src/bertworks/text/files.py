@@ -5,12 +5,13 @@ Classes and readers of rare files are imported when such a file is read or writt
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError
+from ..errors import BertworksWarning, DataError
 from ..utils.atomic_writes import write_file
 from ..utils.json_files import read_json, write_json
 from .added_pieces import extend_vocabulary, read_added
@@ -47,6 +48,9 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
         _keep_case(lowercase, module)
         return read_static_tokenizer(path, module)
     config = read_optional(path / CONFIG)
+    if config.get("truncation_side") == "left":
+        what = "truncation_side is 'left', but here texts that are too long lose their end"
+        warnings.warn(f"{path / CONFIG}: {what}", BertworksWarning, stacklevel=3)
     opener = find_class(path, config)
     names: tuple[str, ...] = IN_ORDER
     if path.is_dir():

@@ -306,8 +306,16 @@ def test_a_published_cross_encoder_is_one_of_pairs(tmp_path: Path, version: int)
 def test_impossible_searches_are_refused(model: Model, tmp_path: Path) -> None:
     index = Index.open(model, TEXTS)
     assert index.search([]) == []
-    with pytest.raises(SettingsError, match="top_k=0"):
-        index.search(["a"], 0)
+    wrong: Any
+    for wrong in (0, -1, 2.0, None, "3"):
+        with pytest.raises(SettingsError, match=f"top_k={wrong}: must be a whole number"):
+            index.search(["a"], wrong)
+        with pytest.raises(SettingsError, match=f"candidates={wrong}: must be a whole number"):
+            index.search(["a"], candidates=wrong)
+    assert index.search("a", np.int64(2)) == index.search("a", 2)  # type: ignore[arg-type]
+    for wrong in (None, 3):
+        with pytest.raises(DataError, match="expected a text, or several, got"):
+            index.search(wrong)
     with pytest.raises(DataError, match="query 1: 42 tokens, but at most 32 fit"):
         index.search(["a " * 40])
     with pytest.raises(DataError, match="there are no texts"):

@@ -204,6 +204,10 @@ def test_ids_are_texts_and_one_text_is_one_id(model: Model, tmp_path: Path) -> N
             store.add(["a"], wrong)
         with pytest.raises(DataError, match=r"is no id\. Ids are texts or"):
             store.delete(wrong)
+    for value in (None, 3, ["a"]):
+        wrong = [value]
+        with pytest.raises(DataError, match="the text with the id '8' is no text, but"):
+            store.add(wrong, ["8"])
     assert sorted(store.ids) == ["1", "3", "7"]
 
 

@@ -164,8 +164,8 @@ class VectorStore(TextIndex):
             How many of them replaced an earlier, different text.
 
         Raises:
-            DataError: a text is blank, an id is empty or no text, an id occurs twice, or their
-                numbers differ.
+            DataError: a text is blank or no text, an id is empty or no id, an id occurs twice, or
+                their numbers differ.
             OutputError: the store cannot be written, or another process is writing it.
         """
         texts, ids = [texts] if isinstance(texts, str) else list(texts), _list_ids(ids)
@@ -176,9 +176,12 @@ class VectorStore(TextIndex):
             raise DataError(
                 f"the id {truncate_repr(duplicate)} occurs twice among the texts to add"
             )
-        blank = next((one for one, text in zip(ids, texts, strict=True) if not text.strip()), None)
-        if blank is not None:
-            raise DataError(f"the text with the id {blank!r} is blank")
+        for name, text in zip(ids, texts, strict=True):
+            if not isinstance(text, str):
+                what = f"the text with the id {name!r} is no text, but {truncate_repr(text)}"
+                raise DataError(what)
+            if not text.strip():
+                raise DataError(f"the text with the id {name!r} is blank")
         num_replaced = 0
         if progress is not None:
             progress(0, len(texts))  # the rate counts from here

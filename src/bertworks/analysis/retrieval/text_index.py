@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ...data.rows import LocatedRow
 from ...data.tables import Table
-from ...data.text_inputs import Texts, read_texts
+from ...data.text_inputs import Texts, as_texts, read_texts
 from ...data.texts_by_id import (
     CORPUS_FILES,
     ID,
@@ -131,13 +131,14 @@ class TextIndex(ABC):
 
         Raises:
             DataError: a query is too long; or the texts have changed since the index was opened.
-            SettingsError: `top_k` is less than 1.
+            SettingsError: `top_k` or `candidates` is not a number from 1.
             BertworksError: the reranker does not score pairs of texts; with `approximate`, Faiss
                 is not installed, or the texts are not ranked by inner products of dense vectors.
         """
-        queries = [queries] if isinstance(queries, str) else list(queries)
-        if top_k < 1:
-            raise SettingsError(f"top_k={top_k}: must be at least 1")
+        queries = list(as_texts(queries))
+        for name, value in (("top_k", top_k), ("candidates", candidates)):
+            if not isinstance(value, int | np.integer) or value < 1:
+                raise SettingsError(f"{name}={value}: must be a whole number, at least 1")
         if not queries:
             return []
         score = None if rerank is None else pair_scorer(rerank, self._engine)
