@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -387,3 +388,16 @@ def test_a_pointer_of_git_lfs_is_no_table(tmp_path: Path) -> None:
     file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
     with pytest.raises(DataError, match="git lfs pull"):
         read_rows(file)
+
+
+@pytest.mark.parametrize("orient", ["columns", "index"])
+def test_a_table_in_one_object_names_the_remedy(tmp_path: Path, orient: Any) -> None:
+    """As pandas' to_json writes it by default: it was one row whose cells are mappings."""
+    table = pd.DataFrame({"text": ["one", "two"], "label": ["a", "b"]})
+    table.to_json(tmp_path / "a.json", orient=orient)
+    with pytest.raises(DataError, match='orient="records", lines=True'):
+        read_rows(tmp_path / "a.json")
+    table.to_json(tmp_path / "b.json", orient="records", lines=True)
+    assert [row.values for row in read_rows(tmp_path / "b.json")] == table.to_dict("records")
+    cells = {"text": {"en": "a"}, "label": {"en": "b"}}
+    assert [row.values for row in read_rows([cells])] == [cells]

@@ -42,7 +42,7 @@ def rows_in_record(
 
     Raises:
         DataError: a part of nested questions is missing or of another type; or lists of questions
-            and of their options differ in length.
+            and of their options differ in length; or the record is a whole table by columns.
     """
     if holds_questions(values):
         yield from questions_of(values, name, number)
@@ -59,6 +59,9 @@ def rows_in_record(
     if holds_choices(values):
         yield from _rows_of_choices(values, where)
         return
+    if _is_table(values):
+        what = "one object that holds all rows, as pandas' to_json writes it"
+        raise DataError(what, where=where, fix='Write it with orient="records", lines=True.')
     column = next((name for name in _POSITIVES if isinstance(values.get(name), list)), None)
     is_ranked = isinstance(values.get("query"), str) and isinstance(values.get("neg"), list)
     if column is None or not is_ranked:
@@ -71,6 +74,14 @@ def rows_in_record(
         if isinstance(of_positives, list) and isinstance(of_negatives, list):
             row["scores"] = [*of_positives[index : index + 1], *of_negatives]
         yield LocatedRow(where, row)
+
+
+def _is_table(values: Mapping[str, Any]) -> bool:
+    """Whether a record has the rows or the columns of a table by their numbers: pandas' layouts."""
+    parts = [list(part) for part in values.values() if isinstance(part, Mapping)]
+    if not parts or len(parts) < len(values) or any(part != parts[0] for part in parts):
+        return False
+    return any(names == [str(at) for at in range(len(names))] for names in (parts[0], [*values]))
 
 
 def _count(kind: str, where: str, counts: ReadCounts) -> None:
