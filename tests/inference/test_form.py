@@ -6,6 +6,7 @@ import gc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
+from threading import Event
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
+from bertworks.inference import frozen_network
 from bertworks.inference.frozen_layers import FrozenLayer, FrozenOutputLinear, has_packed_kernels
 from bertworks.inference.frozen_network import frozen_form
 from bertworks.model import Model
@@ -252,6 +254,30 @@ def test_forms_are_freed():
     del network
     gc.collect()
     assert form() is None
+
+
+def test_networks_do_not_wait_for_the_form_of_another(monkeypatch):
+    network, other = network_of(), network_of()
+    is_making, may_make = Event(), Event()
+
+    class SlowNetwork(frozen_network.FrozenNetwork):
+        def __init__(self, module, key):
+            if module is network:
+                is_making.set()
+                assert may_make.wait(60)
+            super().__init__(module, key)
+
+    monkeypatch.setattr(frozen_network, "FrozenNetwork", SlowNetwork)
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(frozen_form, network)
+        assert is_making.wait(60)
+        same = pool.submit(frozen_form, network)
+        try:
+            other_form = pool.submit(frozen_form, other).result(timeout=20)
+        finally:
+            may_make.set()
+        assert other_form is not first.result()
+        assert same.result() is first.result(), "made once"
 
 
 @pytest.mark.long

@@ -94,7 +94,8 @@ def frozen_form(
     has_fixed_rows = deterministic and torch.cpu._is_amx_tile_supported()
     key = dtype, precision == "int8", has_fixed_rows, native
     with _lock:
-        forms = _forms.setdefault(network, {})
+        lock, forms = _forms.setdefault(network, (Lock(), {}))
+    with lock:  # not `_lock`: other networks do not wait for this one
         form = forms.get(key)
         if form is None or not form.is_up_to_date():
             form = forms[key] = FrozenNetwork(network, key)
@@ -188,8 +189,11 @@ def invalidate(network: nn.Module) -> None:
         _forms.pop(network, None)
 
 
-_forms: WeakKeyDictionary[nn.Module, dict[_Key, FrozenNetwork]] = WeakKeyDictionary()
+_Forms: TypeAlias = tuple[Lock, dict[_Key, FrozenNetwork]]
+_forms: WeakKeyDictionary[nn.Module, _Forms] = WeakKeyDictionary()
+"""The forms of each network, and the lock under which they are made."""
 _lock = Lock()
+"""That of `_forms`; it is held for a moment only."""
 
 
 def _invalidate_changed(optimizer: torch.optim.Optimizer, *_: object) -> None:
@@ -198,9 +202,12 @@ def _invalidate_changed(optimizer: torch.optim.Optimizer, *_: object) -> None:
         return
     tensor_ids = {id(part) for group in optimizer.param_groups for part in group["params"]}
     with _lock:
-        for network, forms in list(_forms.items()):
-            if any(form.has_tensor(tensor_ids) for form in forms.values()):
-                del _forms[network]
+        items = list(_forms.items())
+    for network, (lock, forms) in items:
+        with lock:
+            is_changed = any(form.has_tensor(tensor_ids) for form in forms.values())
+        if is_changed:
+            invalidate(network)
 
 
 register_optimizer_step_post_hook(_invalidate_changed)
