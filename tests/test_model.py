@@ -194,6 +194,7 @@ def test_similarity_is_the_cosine_of_vectors():
     np.testing.assert_allclose(similarities, by_hand, atol=1e-6)
     assert similarities[0, 0] == pytest.approx(1)
     np.testing.assert_array_equal(model.similarity(vectors, others), similarities)
+    np.testing.assert_array_equal(model.similarity(list(vectors), list(others)), similarities)
     assert model.similarity("a", "b").shape == (1, 1)
     assert model.similarity(np.zeros((1, vectors.shape[1])), "b").tolist() == [[0]]
     with pytest.raises(bw.BertworksError, match="vectors of 3 and of"):

@@ -295,7 +295,9 @@ class Model(TaskModel):
         """
 
         def run(network: Any) -> None:
-            model = Model(self.tokenizer, self.task, network, sentence=self.sentence)
+            model = Model(
+                self.tokenizer, self.task, network, sentence=self.sentence, modules=self.modules
+            )
             model.embed(texts, data=data, column=column, precision="fp32")
 
         calibrate(self.network, run)

@@ -4,6 +4,7 @@ with sentence-transformers' `MultiVectorEncoder`."""
 from __future__ import annotations
 
 import json
+import re
 import string
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from sentence_transformers import MultiVectorEncoder
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from tests.checkpoints.oracles import geometry, theirs_of
+from tests.cli.conftest import succeeds
 from tests.serving.conftest import running
 from transformers import AutoModel
 
@@ -169,6 +171,18 @@ def test_texts_are_compared_by_the_sum_of_maxima(colbert: Path) -> None:
     # Equal documents keep the order of the request.
     assert [at for at, _ in repeated_ranks] == [at for n in order for at in range(n, 24, 4)]
     assert [score for _, score in ranks] == pytest.approx(scores[0][order])
+
+
+@pytest.mark.long
+def test_int8_model_is_calibrated_and_compared(colbert: Path, tmp_path: Path) -> None:
+    (tmp_path / "some.txt").write_text("a b c.\nd, e\nh h h a\n")
+    words = ["quantize", colbert, "--out", tmp_path / "int8", "--calibrate", tmp_path / "some.txt"]
+    result = succeeds(*words, "--texts", tmp_path / "some.txt")
+    worst = re.search(r"cosine +(\S+) at worst, (\S+) on average", result.stdout)
+    assert worst is not None
+    assert 0.9 < float(worst[1]) <= float(worst[2]) <= 1
+    tensors = load_file(tmp_path / "int8" / "model.safetensors")
+    assert any(name.endswith(".calibrated_shift") for name in tensors)
 
 
 @pytest.mark.filterwarnings("ignore:. of . texts were truncated")

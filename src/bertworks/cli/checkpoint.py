@@ -22,6 +22,9 @@ from .outputs import output
 from .texts import Column
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ..analysis.inspection import Inspection
     from ..data.text_inputs import Texts
     from ..model import Model
@@ -167,8 +170,8 @@ def quantize(
     int8_model = ModelSource(str(directory), task=model.task).load("cpu")
     facts: dict[str, object] = {}
     if texts is not None:
-        one = fp32_model.embed(data=texts, normalize=True, precision="fp32")
-        cosines = (one * int8_model.embed(data=texts, normalize=True, precision="int8")).sum(1)
+        one = fp32_model.embed(data=texts, precision="fp32")
+        cosines = _cosines(one, int8_model.embed(data=texts, precision="int8"))
         facts["cosine"] = f"{cosines.min():.5f} at worst, {cosines.mean():.5f} on average"
     if data is not None:
         fp32_metrics = fp32_model.evaluate(data, precision="fp32").metrics
@@ -180,6 +183,18 @@ def quantize(
     fp32_weights = 4 * fp32_model.num_parameters / 1e6
     facts["weights"] = f"{weights:,.1f} MB, {fp32_weights:,.1f} in float32"
     display.facts({**facts, "written to": directory})
+
+
+def _cosines(vectors: Any, others: Any) -> NDArray[np.float32]:
+    """The cosine of two models' vectors of each text; of each token, for late interaction."""
+    import numpy as np
+
+    from ..inference.similarity import similarities
+
+    if isinstance(vectors, list):
+        vectors, others = np.concatenate(vectors), np.concatenate(others)
+    rows = [slice(row, row + 1) for row in range(vectors.shape[0])]
+    return np.array([similarities(vectors[row], others[row]).item() for row in rows])
 
 
 @verb(

@@ -219,7 +219,9 @@ class EmbeddingModel(ABC):
     ) -> NDArray[np.float32]:
         """Return given vectors, or compute those of texts: float32 `[rows, width]`."""
         if isinstance(inputs, list) and inputs and isinstance(inputs[0], np.ndarray):
-            return cast("NDArray[np.float32]", inputs)  # matrices
+            if inputs[0].ndim != 1 or len({vector.shape for vector in inputs}) > 1:
+                return cast("NDArray[np.float32]", inputs)  # matrices
+            inputs = np.stack(inputs)
         if isinstance(inputs, TokenVectors):
             return cast("NDArray[np.float32]", [*inputs])
         if is_sparse(inputs):
