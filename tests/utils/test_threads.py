@@ -1,13 +1,20 @@
-"""The choice whether waiting threads sleep at once, by the load of the machine."""
+"""How many processors are usable; whether waiting threads sleep at once, by the machine's load."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from bertworks.utils.threads import limit_spinning, limit_spinning_of_numpy
+from bertworks.jobs.parallel import Workers
+from bertworks.native.library import threads_of_worker
+from bertworks.utils.threads import (
+    count_usable_cpus,
+    limit_spinning,
+    limit_spinning_of_numpy,
+)
 
 CPUS = os.cpu_count() or 1
 
@@ -69,3 +76,44 @@ def test_threads_of_numpy_spin_briefly_unless_the_user_decides() -> None:
     environment = {"OPENBLAS_THREAD_TIMEOUT": "26"}
     limit_spinning_of_numpy(environment)
     assert environment == {"OPENBLAS_THREAD_TIMEOUT": "26"}
+
+
+def test_threads_are_no_more_than_processors() -> None:
+    assert 1 <= count_usable_cpus() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize(
+    ("quota", "count"),
+    [
+        *[("max 100000", 6), ("", 6), (None, 6), ("900000 100000", 6)],
+        *[("250000 100000", 3), ("50000 100000", 1)],
+    ],
+)
+def test_usable_processors_are_those_of_this_process(
+    quota: str | None, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of its affinity, and of its cgroup's quota, rounded up, if that has fewer."""
+
+    def read_quota(path: Path) -> str:
+        assert str(path) == "/sys/fs/cgroup/cpu.max"
+        if quota is None:
+            raise FileNotFoundError(path)
+        return quota
+
+    affinities = {0: set(range(6)), 1: {0}}  # of this process, and of the first one
+    monkeypatch.setattr(os, "sched_getaffinity", affinities.__getitem__, raising=False)
+    monkeypatch.setattr(Path, "read_text", read_quota)
+    assert count_usable_cpus() == count
+
+
+def get_process(_: int) -> int:
+    return os.getpid()
+
+
+def test_workers_are_as_many_as_usable_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+    assert [*Workers(None).map(get_process, range(3))] == 3 * [os.getpid()], "one: this process"
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert threads_of_worker(None, None) == 4

@@ -29,6 +29,7 @@ from typing import Any, Generic, TypeVar
 
 from ..errors import BertworksError, SettingsError, import_optional
 from ..utils.memory import is_memory_short, start_thread
+from ..utils.threads import count_usable_cpus
 
 _HEAD_SECONDS = 10.0
 """Seconds after which a waiting command asks whether the head of Ray's cluster is still there."""
@@ -50,7 +51,7 @@ class Workers:
 
     Attributes:
         count: number of processes, 1: only this process; on Ray, number of tasks at a time. None:
-            the number of cores, of this machine or of the cluster.
+            the number of cores that this process may use, or of the cluster.
         cluster: "ray" (the cluster that `RAY_ADDRESS` names or that runs on this machine, or else a
             new one on this machine) or `ray://HOST:PORT`; None: this machine.
         gpus: number of GPUs per task on Ray.
@@ -84,7 +85,7 @@ class Workers:
         if self.cluster is not None:
             yield from _on_ray(function, parts, self.cluster, self.count, self.gpus)
             return
-        count = self.count or os.cpu_count() or 1
+        count = self.count or count_usable_cpus()
         if count > MAX_WORKERS:
             raise SettingsError(
                 f"workers={count}: at most {MAX_WORKERS:,} processes are started on a machine"

@@ -38,6 +38,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..errors import SettingsError
+from ..utils.threads import count_usable_cpus
 
 SOURCES = sorted(Path(__file__).parent.glob("*.[ch]"))
 LIBRARY = Path(__file__).with_name("native.so")
@@ -331,11 +332,6 @@ def _declare_training(code: Any) -> None:
     code.bertworks_gelu.restype = None
 
 
-def _count_processors() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-
-
 def num_threads() -> int:
     """How many threads native code uses: as many as PyTorch, if that is loaded."""
     torch = sys.modules.get("torch")
@@ -343,7 +339,7 @@ def num_threads() -> int:
         count: int = torch.get_num_threads()
         return count
     limit = os.environ.get("OMP_NUM_THREADS", "")
-    return max(1, int(limit)) if limit.isdecimal() else _count_processors()
+    return max(1, int(limit)) if limit.isdecimal() else count_usable_cpus()
 
 
 def set_num_threads(count: int) -> None:
@@ -358,7 +354,7 @@ def threads_of_worker(workers: int | None, cluster: str | None) -> int | None:
     """Threads for each of several processes on this machine; None: leave the number unchanged."""
     if workers == 1 or cluster is not None:
         return None
-    return max(1, num_threads() // (workers or os.cpu_count() or 1))
+    return max(1, num_threads() // (workers or count_usable_cpus()))
 
 
 def empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -22,6 +21,7 @@ from fastapi import FastAPI
 
 from ..errors import BertworksError
 from ..native.library import num_threads, set_num_threads
+from ..utils.threads import count_usable_cpus
 from .app import make_app
 from .connections import LimitedProtocol, Listener, bind, limit_connections, listen
 from .logs import log, log_to_stderr
@@ -59,9 +59,8 @@ class Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
-        if hasattr(signal, "SIGHUP"):
-            loop.add_signal_handler(signal.SIGHUP, self._reload)
-            receive_hangups()
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        receive_hangups()
         yield
 
     async def startup(self, sockets: object = None) -> None:  # noqa: ARG002
@@ -236,18 +235,6 @@ def listen_error(config: uvicorn.Config, error: OSError) -> BertworksError:
     elif error.errno == errno.EADDRINUSE:
         fix = "Another server may be there; give another --port."
     return BertworksError(f"cannot listen to {config.host}:{config.port}", fix=fix)
-
-
-def count_usable_cpus() -> int:
-    """Return how many processors this process may use, by its affinity and its cgroup's quota."""
-    count = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return max(1, min(count, math.ceil(int(quota) / int(period))))
-    except (OSError, ValueError):  # no cgroup, or no limit
-        return count
 
 
 def configure_threads() -> None:

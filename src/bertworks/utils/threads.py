@@ -1,4 +1,4 @@
-"""How the threads of a computation wait for one another.
+"""How many processors this process may use, and how threads wait for one another.
 
 GNU OpenMP's threads, which PyTorch uses on Linux, wait by spinning, by default 300,000 times (16 ms
 on some processors). On an idle machine that is fastest. While other programs run, a spinning thread
@@ -8,12 +8,25 @@ takes the processor from the thread that it waits for, and training is several t
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import MutableMapping
 from pathlib import Path
 
 _LOAD = Path("/proc/loadavg")
+
+
+def count_usable_cpus() -> int:
+    """Return how many processors this process may use, by its affinity and its cgroup's quota."""
+    count = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, min(count, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):  # no cgroup, or no limit
+        return count
 
 
 def limit_spinning_of_numpy(environment: MutableMapping[str, str]) -> None:
@@ -40,7 +53,7 @@ def limit_spinning(environment: MutableMapping[str, str], load: Path = _LOAD) ->
     """
     if environment.keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}:
         return
-    processors = os.cpu_count() or 1
+    processors = os.cpu_count() or 1  # those of the load, which is of the whole machine
     value = environment.get("OMP_NUM_THREADS", "")
     threads = int(value) if value.isdecimal() else processors
     if threads > 1 and _is_busy(load, max(0, processors - threads)):
