@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from ..errors import SettingsError, did_you_mean
 from ..inference.similarity import similarities
-from ..settings.literals import Combine, Pooling, Precision
+from ..settings.literals import Combine, InferencePrecision, Pooling
 from .client_base import INFO_PATH, Body, ClientBase, Reply, Requests, ServerError, T, retry_delay
 
 P = ParamSpec("P")
@@ -44,7 +44,7 @@ class EncodeKeywords(TypedDict, total=False):
     combine: Combine
     normalize: bool
     is_query: bool
-    precision: Precision
+    precision: InferencePrecision
     truncate: bool
 
 
@@ -97,7 +97,7 @@ class Client(ClientBase):
             fix = did_you_mean(name, EncodeKeywords.__annotations__)
             raise SettingsError(f"unknown setting {name!r}", fix=f"{fix}.")
 
-        def body(part: list[Any], _: list[Any]) -> Body:
+        def body(part: list[Any], _: int) -> Body:
             return self._make_body(texts=part, encoding_format="base64", **settings)
 
         def read(answers: list[Any]) -> NDArray[np.float32]:
@@ -110,7 +110,7 @@ class Client(ClientBase):
     def embed_sparse(self, texts: Texts, *, truncate: bool = False) -> list[dict[int, float]]:
         """The sparse vector of each text (of a SPLADE model): its numbers by the ids of pieces."""
 
-        def body(part: list[Any], _: list[Any]) -> Body:
+        def body(part: list[Any], _: int) -> Body:
             return self._make_body(inputs=part, truncate=truncate)
 
         def read(answers: list[Any]) -> list[dict[int, float]]:
@@ -132,7 +132,7 @@ class Client(ClientBase):
         """The task's prediction for each text, pair of texts or row, as `Model.predict`."""
         values = [rows] if isinstance(rows, str | Mapping) else rows
 
-        def body(part: list[Any], _: list[Any]) -> Body:
+        def body(part: list[Any], _: int) -> Body:
             return self._make_body(rows=part)
 
         return self._send(
@@ -166,7 +166,7 @@ class Client(ClientBase):
             top_k: answers per question, with different texts.
         """
 
-        def body(part: list[Any], _: list[Any]) -> Body:
+        def body(part: list[Any], _: int) -> Body:
             questions = [{"question": text} for text in part]
             return self._make_body(inputs=questions, passages=passages, n_best=top_k)
 
@@ -181,11 +181,14 @@ class Client(ClientBase):
     def generate(self, prompts: Texts, **settings: Unpack[GenerationKeywords]) -> list[str]:
         """The continuation of each prompt by a causal model, as `Model.generate`."""
 
-        def body(part: list[Any], previous_texts: list[Any]) -> Body:
-            counts = Counter(text for text in previous_texts if isinstance(text, str))
-            copies = {
-                text: counts[text] for text in part if isinstance(text, str) and text in counts
-            }
+        counts: Counter[str] = Counter()  # of the prompts of earlier requests
+
+        def body(part: list[Any], first: int) -> Body:
+            if first == 0:  # also when all are sent again, in smaller requests
+                counts.clear()
+            texts = [text for text in part if isinstance(text, str)]
+            copies = {text: counts[text] for text in texts if text in counts}
+            counts.update(texts)
             return self._make_body(inputs=part, copies=copies or None, **settings)
 
         def read(answers: list[Any]) -> list[str]:
@@ -209,7 +212,7 @@ class Client(ClientBase):
     def tokenize(self, texts: Texts) -> list[list[dict[str, Any]]]:
         """The tokens of each text, with their byte offsets in it."""
 
-        def body(part: list[Any], _: list[Any]) -> Body:
+        def body(part: list[Any], _: int) -> Body:
             return self._make_body(inputs=part)
 
         return self._send(self._request_many("/tokenize", texts, body, _concatenate))

@@ -115,7 +115,7 @@ class ClientBase(ABC):
         self,
         path: str,
         texts: Any,
-        body: Callable[[list[Any], list[Any]], Body],
+        body: Callable[[list[Any], int], Body],
         read: Callable[[list[Any]], T],
         *,
         reads_neighbours: bool = False,
@@ -124,7 +124,7 @@ class ClientBase(ABC):
         """Send requests about any number of texts.
 
         Args:
-            body: returns the request of some texts, which also gets those of earlier requests.
+            body: returns the request of some texts; it also gets the number of the first.
             read: makes the result from the values of their responses.
             reads_neighbours: whether the response about a row may depend on neighbouring rows.
             texts_per_item: how many texts the server reads for each one, such as passages.
@@ -140,7 +140,7 @@ class ClientBase(ABC):
                 columns: list[str] | None = None
                 for part in parts:
                     rows = part if columns is None else select_columns(part, columns)
-                    reply = yield path, body(rows, texts[:first]), first
+                    reply = yield path, body(rows, first), first
                     answers.append(reply.value)
                     columns = columns or reply.columns
                     first += len(part)
