@@ -14,14 +14,17 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import reduce
 from operator import getitem
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import httpx
+import numpy as np
 import pytest
 import yaml
 from fastapi.routing import APIRoute
@@ -32,15 +35,18 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import bertworks as bw
 from bertworks.cli.verb_settings import split_settings
-from bertworks.errors import SettingsError
+from bertworks.errors import BertworksError, SettingsError
+from bertworks.inference import native_network
 from bertworks.serving import connections, loaded_model
 from bertworks.serving.app import DIALECTS, EXAMPLES, make_app
+from bertworks.serving.dialects.bert_as_service import EncodeRequest
 from bertworks.serving.middleware import RequestMiddleware
 from bertworks.serving.models import Models, parse_sources
 from bertworks.serving.queue import Queue
 from bertworks.serving.security import Keys, check_host, is_loopback, parse_host, read_keys
-from bertworks.serving.server import count_usable_cpus
 from bertworks.serving.settings import ServeSettings
+from bertworks.serving.signals import signals_at_start
+from bertworks.settings.literals import InferencePrecision
 from tests.serving.conftest import Running
 
 TEXT = "the door was open"
@@ -442,6 +448,80 @@ def test_health_answers_while_a_long_text_is_computed(directories, start) -> Non
             assert server.http.get("/health").status_code == 200
             count += 1
         assert count > 1
+
+
+@contextmanager
+def slow_loading(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Event]]:
+    """Within the block, let a function that loads something wait; yield an event for each call."""
+    load, may_load, calls = getattr(owner, name), Event(), []
+
+    def load_slowly(*arguments: Any, **more: Any) -> Any:
+        calls.append(Event())
+        assert may_load.wait(60)
+        return load(*arguments, **more)
+
+    monkeypatch.setattr(owner, name, load_slowly)
+    try:
+        yield calls
+    finally:
+        may_load.set()
+
+
+@pytest.mark.long
+def test_health_answers_while_a_request_loads_pytorch(
+    directories, start, get_model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network is loaded for a precision without native code, once for all requests."""
+    body = {"texts": [TEXT], "precision": "bf16"}
+    with (
+        start({"encoder": directories["encoder"]}, backend="native") as server,
+        ThreadPoolExecutor(8) as threads,
+    ):
+        loaded_model = server.service.models.get()
+        native_bytes = loaded_model.num_bytes
+        monkeypatch.setattr(native_network, "has_kernels", lambda precision: precision != "bf16")
+        with slow_loading(loaded_model, "_load_network", monkeypatch) as calls:
+            replies = [threads.submit(server.ask, "/encode", body) for _ in range(8)]
+            wait_until(lambda: len(calls) == 1)
+            assert server.http.get("/health", timeout=20).status_code == 200
+            assert server.ask("/tokenize", {"inputs": TEXT}, timeout=20)
+        vectors = [reply.result()["results"] for reply in replies]
+        assert len(calls) == 1
+        assert loaded_model.num_bytes > native_bytes
+    expected = get_model("encoder").embed([TEXT], precision="bf16")
+    for found in vectors:
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.long
+def test_requests_for_a_model_that_is_loading_take_one_thread(
+    directories, start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("encoder", "classifier")
+    count = 2 * ((os.cpu_count() or 1) + 4)  # more than asyncio has threads
+    with (
+        start({name: directories[name] for name in names}) as server,
+        ThreadPoolExecutor(count) as threads,
+    ):
+        models = server.service.models
+        models.get("classifier")
+        with slow_loading(models, "get", monkeypatch) as calls:
+            replies = [threads.submit(server.ask, "/embed", {"inputs": TEXT}) for _ in range(count)]
+            wait_until(lambda: len(calls) > 0)
+            time.sleep(0.5)  # in which the other requests arrive
+            body = {"inputs": TEXT, "model": "classifier"}
+            assert server.ask("/tokenize", body, timeout=20)
+            assert len(calls) == 1
+        assert len({str(reply.result()) for reply in replies}) == 1
+
+
+def test_encode_refuses_poolings_without_a_dense_vector(server: Running) -> None:
+    for pooling in ("splade-max", "none"):
+        reply = server.post("/encode", {"texts": [TEXT], "pooling": pooling})
+        assert (reply.status_code, reply.json()["error"]) == (
+            422,
+            f"pooling: {pooling} gives no dense vector",
+        )
 
 
 # --- other web pages, traces ---
@@ -848,10 +928,6 @@ def test_no_example_is_shown_that_no_loaded_model_can_answer(directories, start)
             server.service.models.get("tagger")
 
 
-def test_threads_are_no_more_than_processors() -> None:
-    assert 1 <= count_usable_cpus() <= (os.cpu_count() or 1)
-
-
 @pytest.mark.long
 def test_the_page_of_routes_has_commands_that_run_and_loads_nothing(directories, start) -> None:
     with start({"pretrained": directories["pretrained"]}) as server:
@@ -872,30 +948,6 @@ def test_the_page_of_routes_has_commands_that_run_and_loads_nothing(directories,
         assert not re.search(r"(?:src|href)=[\"']?(?:https?:)?//", page)
 
 
-@pytest.mark.parametrize(
-    ("quota", "count"),
-    [
-        *[("max 100000", 6), ("", 6), (None, 6), ("900000 100000", 6)],
-        *[("250000 100000", 3), ("50000 100000", 1)],
-    ],
-)
-def test_usable_processors_are_those_of_this_process(
-    quota: str | None, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of its affinity, and of its cgroup's quota, rounded up, if that has fewer."""
-
-    def read_quota(path: Path) -> str:
-        assert str(path) == "/sys/fs/cgroup/cpu.max"
-        if quota is None:
-            raise FileNotFoundError(path)
-        return quota
-
-    affinities = {0: set(range(6)), 1: {0}}  # of this process, and of the first one
-    monkeypatch.setattr(os, "sched_getaffinity", affinities.__getitem__, raising=False)
-    monkeypatch.setattr(Path, "read_text", read_quota)
-    assert count_usable_cpus() == count
-
-
 def test_connections_that_make_room_are_counted_from_warning_to_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -911,3 +963,15 @@ def test_connections_that_make_room_are_counted_from_warning_to_warning(
         assert len(open_connections) == 2
     counts = [fields["closed"] for fields in warnings if "closed" in fields]
     assert counts == [1, 3, 1], "5 connections made room, 2 of them soon after a warning"
+
+
+def test_a_system_without_signals_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("signal.SIGHUP")
+    with pytest.raises(BertworksError, match="does not run on Windows"), signals_at_start():
+        pass
+
+
+def test_precision_of_the_server_is_any_of_inference() -> None:
+    for precision in get_args(InferencePrecision):
+        assert ServeSettings(precision=precision).precision == precision
+        assert EncodeRequest(texts=[TEXT], precision=precision).precision == precision

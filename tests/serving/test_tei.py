@@ -292,14 +292,16 @@ def test_a_body_that_is_not_json_is_400(server: Running) -> None:
     ("content", "reason"),
     [
         (b'{"inputs": "caf\xe9"}', "it is not UTF-8 (byte 15)"),
+        (b'{"inputs": ["a", ', "Expecting value"),
         (b'{"inputs": ' + b"[" * 10**5 + b"]" * 10**5 + b"}", "it is nested too deeply"),
         (b'{"inputs": "a", "top_k": ' + b"9" * 5000 + b"}", "a number has too many digits"),
     ],
 )
 def test_a_body_that_cannot_be_read_says_why(server: Running, content: bytes, reason: str) -> None:
-    answer = server.http.post("/embed", content=content, headers=_JSON)
-    assert answer.status_code == 400
-    assert answer.json()["error"] == f"the body is not valid JSON: {reason}"
+    for path in ("/embed", "/", "/invocations"):
+        answer = server.http.post(path, content=content, headers=_JSON)
+        assert answer.status_code == 400
+        assert answer.json()["error"] == f"the body is not valid JSON: {reason}"
 
 
 def test_a_compressed_body_is_415(server: Running) -> None:

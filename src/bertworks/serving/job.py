@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -176,7 +177,8 @@ async def open_job(request: Request, model: str | None, operation: str | None = 
     service, context = get_service(request), get_context(request)
     loaded_model = service.models.get_loaded(model)
     if loaded_model is None:
-        loaded_model = await asyncio.to_thread(service.models.get, model)
+        name = service.models.resolve_name(model)
+        loaded_model = await service.load(name, partial(service.models.get, name))
     context.model, context.device = loaded_model.name, loaded_model.device
     context.operation = operation
     return Job(service, context, loaded_model)

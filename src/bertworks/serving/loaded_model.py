@@ -120,8 +120,9 @@ class LoadedModel:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of its weights."""
-        return self.model.num_bytes
+        """The bytes of its weights, also of those that PyTorch has besides native code."""
+        network_model = self._network_model
+        return self.model.num_bytes + (0 if network_model is None else network_model.num_bytes)
 
     @property
     def network_model(self) -> Model:
@@ -221,7 +222,11 @@ class LoadedModel:
         normalize: bool = False,
         **settings: Any,
     ) -> EmbedRunner:
-        """Return a runner that embeds texts; `settings` as in `Model.embed`, lists as tuples."""
+        """Return a runner that embeds texts; `settings` as in `Model.embed`, lists as tuples.
+
+        Raises:
+            NeedsPyTorchError: native code does not compute it, and `network_model` is not loaded.
+        """
 
         def make() -> EmbedRunner:
             engine = self.make_engine_settings(precision).with_values(batch_tokens=WHOLE)
@@ -229,9 +234,9 @@ class LoadedModel:
             try:
                 return kind(self.model.embedder(**arguments))
             except NeedsPyTorchError:
-                if not has_pytorch():
+                if self._network_model is None:
                     raise
-            return kind(self.network_model.embedder(**arguments))
+            return kind(self._network_model.embedder(**arguments))
 
         return self._get_runner((kind, precision, normalize, *sorted(settings.items())), make)
 

@@ -6,10 +6,10 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.routing import Route
 
@@ -93,6 +93,7 @@ class Service:
         self.corpus: TextIndex | None = None
         self.corpus_executor = ViewExecutor()
         self._open_corpus = open_corpus
+        self._loading: dict[Hashable, asyncio.Task[Any]] = {}
         # A batch completes hundreds of requests at once, and their clients then send hundreds of
         # new ones. If all continued in one iteration, a health check would wait for all of them.
         self.request_turns, self.response_turns = asyncio.Semaphore(4), asyncio.Semaphore(4)
@@ -113,6 +114,21 @@ class Service:
         if self._open_corpus is not None:
             self.corpus = self._open_corpus()
         self.ready = True
+
+    async def load(self, key: Hashable, load: Callable[[], T]) -> T:
+        """Return the result of `load`, which runs once, in a thread, for all that wait for it.
+
+        If each request took a thread to wait in, a few would take all that other work runs in.
+
+        Args:
+            key: what is loaded.
+        """
+        task = self._loading.get(key)
+        if task is None:
+            task = self._loading[key] = asyncio.create_task(asyncio.to_thread(load))
+            task.add_done_callback(lambda _: self._loading.pop(key))
+        result: T = await asyncio.shield(task)
+        return result
 
     def search_corpus(self, queries: Sequence[str], count: int) -> list[list[Hit]]:
         """Search the corpus in its present state; `corpus_executor` calls it.

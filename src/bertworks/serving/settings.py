@@ -8,13 +8,13 @@ from typing import Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from ..settings.base import Settings
-from ..settings.literals import Precision
+from ..settings.literals import InferencePrecision
 
 
 class ServeSettings(Settings):
     """Limits and behaviour of the server."""
 
-    precision: Precision = Field("auto", description="precision of the encoder")
+    precision: InferencePrecision = Field("auto", description="precision of the encoder")
     deterministic: bool = Field(
         False,
         description="bitwise equal results whatever a text is batched with, also where PyTorch "

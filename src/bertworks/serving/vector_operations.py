@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import WrongModelError
+from ..errors import NeedsPyTorchError, WrongModelError, has_pytorch
 from ..inference.similarity import max_similarities, of_unit_length, similarities
 from ..inference.text_embedding import TextEmbedder
 from ..settings.pooling import NO_POOLING, SPARSE_POOLINGS
@@ -57,13 +57,18 @@ async def embed(
         settings["is_query"] = True
     kind = TokenStatesRunner if form == "tokens" else EmbedRunner
     normalize = loaded_model.normalizes if normalize is None else normalize
-    embedder = loaded_model.get_embed_runner(kind, **settings).embedder
+    get_runner = partial(loaded_model.get_embed_runner, kind, **settings)
+    try:
+        embedder = get_runner().embedder
+    except NeedsPyTorchError:
+        if not has_pytorch():
+            raise
+        await job.service.load(loaded_model, lambda: loaded_model.network_model)
+        embedder = get_runner().embedder
     _check_form(job, form, embedder)
     _check_dimensions(job, embedder.width, dimensions)
     is_shortened = dimensions not in (None, embedder.width)
-    runner = loaded_model.get_embed_runner(
-        kind, normalize=normalize and not is_shortened, **settings
-    )
+    runner = get_runner(normalize=normalize and not is_shortened)
     if prompt_name is not None:
         prompt = get_prompt(job, prompt_name)
     elif job.limits.default_prompt or is_query:

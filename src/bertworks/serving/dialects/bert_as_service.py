@@ -13,8 +13,8 @@ from pydantic import BaseModel, Field
 
 from ... import __version__
 from ...inference.text_embedding import TextEmbedder
-from ...settings.literals import Combine, Precision
-from ...settings.pooling import PoolingName
+from ...settings.literals import Combine, InferencePrecision
+from ...settings.pooling import NO_POOLING, SPARSE_POOLINGS, PoolingName
 from ..job import Job, get_service, locate_texts, open_job, reply
 from ..metrics import get_context
 from ..request_error import invalid_field_error
@@ -100,7 +100,7 @@ class EncodeRequest(Request):
     combine: Combine | None = Field(None, description="As in the model's files, or concat.")
     normalize: bool | None = Field(None, description="As in the model's files if omitted.")
     is_query: bool = Field(False, description="The texts are queries: see `embed`.")
-    precision: Precision | None = None
+    precision: InferencePrecision | None = None
     encoding_format: Literal["float", "base64"] = "float"
     truncate: bool | None = Truncate
 
@@ -110,6 +110,8 @@ class EncodeRequest(Request):
             raise invalid_field_error(
                 "texts", f"must be {kind}, with is_tokenized={self.is_tokenized}", 422
             )
+        if self.pooling in (*SPARSE_POOLINGS, NO_POOLING):
+            raise invalid_field_error("pooling", f"{self.pooling} gives no dense vector", 422)
         job.check_texts("texts", ["".join(text) for text in self.texts])
         settings: dict[str, Any] = {"pooling": self.pooling, "combine": self.combine}
         settings["layers"] = None if self.layers is None else tuple(self.layers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
@@ -11,6 +12,7 @@ import numpy as np
 from fastapi import Request as HTTPRequest
 from fastapi import Response
 from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
 
 from ...errors import DataError
 from ...text.tokenizer import Tokenizer
@@ -325,8 +327,11 @@ async def predict_by_model_type(request: HTTPRequest) -> Response:
     """Return vectors, labels or ranks, depending on the model's type."""
     try:
         body = await request.json()
-    except (ValueError, RecursionError):
-        raise RequestError(400, "Validation", "the body is not valid JSON") from None
+    except json.JSONDecodeError as error:
+        reason = f"the body is not valid JSON: {error.msg}"
+        raise RequestError(400, "Validation", reason) from None
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400) from error
     if not isinstance(body, dict):
         raise RequestError(422, "Validation", "the body must be a JSON object")
     name = body.get("model")
