@@ -44,7 +44,8 @@ def write(
     config = peft.LoraConfig(task_type=kind, r=4, lora_alpha=6, target_modules=modules, **settings)
     model = peft.get_peft_model(base, config).eval()
     for name, weight in model.named_parameters():
-        if "lora_" in name or "classifier" in name:
+        is_trained_bias = weight.requires_grad and name.endswith("bias")
+        if "lora_" in name or "classifier" in name or is_trained_bias:
             torch.nn.init.normal_(weight, std=0.3)
     model.save_pretrained(folder / "adapter")
     return folder / "adapter", model
@@ -69,7 +70,11 @@ def states(model: bw.Model, text: str) -> torch.Tensor:
 @pytest.mark.long
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"use_rslora": True}, {"alpha_pattern": {"query": 2}, "rank_pattern": {"value": 2}}],
+    [
+        *({}, {"use_rslora": True}, {"bias": "all"}, {"bias": "lora_only"}),
+        {"alpha_pattern": {"query": 2}, "rank_pattern": {"value": 2}},
+        {"alpha_pattern": {"key|value": 2, "layer.0.attention.self.query": 9}},
+    ],
 )
 def test_adapters_are_merged(tmp_path: Path, settings: dict[str, Any]) -> None:
     folder, theirs = write(tmp_path, "FEATURE_EXTRACTION", **settings)

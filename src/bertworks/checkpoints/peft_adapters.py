@@ -66,7 +66,8 @@ def merge_adapter(
     weights = _read_weights(directory)
     lows: dict[str, dict[str, Tensor]] = {}
     for name, tensor in weights.items():
-        short = name.removeprefix(_PREFIX)
+        # A trained bias of an adapted module is saved as that of the layer inside it.
+        short = name.removeprefix(_PREFIX).replace(".base_layer.bias", ".bias")
         low_rank = re.fullmatch(r"(.+)\.lora_(?:([AB])\.weight|embedding_([AB]))", short)
         if low_rank:
             lows.setdefault(low_rank[1], {})[low_rank[2] or f"rows {low_rank[3]}"] = tensor
@@ -154,7 +155,7 @@ def _scale(config: Mapping[str, Any], module: str, low: Tensor) -> float:
     """The factor of a module's change; `alpha_pattern` may name another alpha for some modules."""
     alpha = config.get("lora_alpha", 8)
     for pattern, value in (config.get("alpha_pattern") or {}).items():
-        if re.fullmatch(rf"(.*\.)?{pattern}", module):
+        if re.fullmatch(rf"(.*\.)?({pattern})", module):
             alpha = value
             break
     rank = low.shape[0]
