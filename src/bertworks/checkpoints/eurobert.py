@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..nn.config import EncoderConfig
-from .family import Family, key_map
+from .family import Family, equal_names, key_map
 from .rope import NO_ROPE_SCALING, ROPE_SETTINGS, flatten_rope, write_rope
 
 _LAYER = "model.layers.{}"
@@ -45,20 +45,14 @@ def _extra(config: EncoderConfig) -> dict[str, Any]:
 EUROBERT = Family(
     name="eurobert",
     settings={
-        "vocab_size": "vocab_size",
-        "hidden_size": "hidden_size",
-        "num_hidden_layers": "num_hidden_layers",
-        "num_attention_heads": "num_attention_heads",
-        "num_key_value_heads": "num_key_value_heads",
-        "intermediate_size": "intermediate_size",
-        "hidden_act": "hidden_act",
+        **equal_names(
+            *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+            *("num_key_value_heads", "intermediate_size", "hidden_act", "max_position_embeddings"),
+            *("initializer_range", "classifier_pooling", "tie_word_embeddings"),
+        ),
         "attention_probs_dropout_prob": "attention_dropout",
-        "max_position_embeddings": "max_position_embeddings",
-        "initializer_range": "initializer_range",
         "layer_norm_eps": "rms_norm_eps",
         **ROPE_SETTINGS,
-        "classifier_pooling": "classifier_pooling",
-        "tie_word_embeddings": "tie_word_embeddings",
     },
     keys=key_map(
         {

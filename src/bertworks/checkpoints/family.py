@@ -243,7 +243,12 @@ def _nested_value(tree: Mapping[str, Any], name: str) -> Any:
 
 def same_names(*more: str) -> dict[str, str]:
     """The common settings, and more, each mapped to the same name."""
-    return {name: name for name in (*COMMON_SETTINGS, *more)}
+    return equal_names(*COMMON_SETTINGS, *more)
+
+
+def equal_names(*names: str) -> dict[str, str]:
+    """Settings, each mapped to the same name."""
+    return {name: name for name in names}
 
 
 def key_map(

@@ -14,6 +14,7 @@ from .late_interaction import (
     MASK_KIND,
     MULTI_VECTOR_TYPE,
     PROJECTION,
+    LateInteractionSettings,
     read_multi_vector_settings,
     read_original_settings,
     read_pylate_settings,
@@ -50,21 +51,8 @@ def read_pylate(directory: Path, parts: Sequence[tuple[str, Path]]) -> SentenceE
             fix="Supported: Transformer, then Dense.",
         )
     directories = tuple(directory / path for _, path in others)
-    denses = tuple(
-        read_dense(read_json(path / "config.json"), path / "config.json", TOKENS)
-        for path in directories
-    )
-    modules = ModuleFiles(denses, directories, where)
-    kept_entries = {key: value for key, value in entries.items() if key != "similarity_fn_name"}
-    return SentenceEncoder(
-        SentenceSettings(
-            pooling=NO_POOLING,
-            max_seq_length=read_limits(directory / transformer).get("max_seq_length"),
-            late_interaction=settings,
-            entries=kept_entries,
-        ),
-        modules,
-    )
+    limits = read_limits(directory / transformer)
+    return _late_encoder(directories, settings, limits, entries, where)
 
 
 def read_multi_vector(directory: Path, parts: Sequence[tuple[str, Path]]) -> SentenceEncoder | None:
@@ -92,10 +80,6 @@ def read_multi_vector(directory: Path, parts: Sequence[tuple[str, Path]]) -> Sen
         if name != TOKENS:
             what = f"module_input_name is {truncate_repr(name)}, not {TOKENS!r}"
             raise CheckpointError(what, where=str(norm_file))
-    denses = tuple(
-        read_dense(read_json(path / "config.json"), path / "config.json", TOKENS)
-        for path in directories
-    )
     limits = read_limits(folders["Transformer"])
     prompts: dict[str, str] = dict(entries.get("prompts") or {})
     pieces = _added_pieces(folders["Transformer"])
@@ -112,16 +96,28 @@ def read_multi_vector(directory: Path, parts: Sequence[tuple[str, Path]]) -> Sen
     settings = read_multi_vector_settings(
         entries, prefixes, limits, mask, str(directory), normalize=has_norm
     )
-    others = {key: value for key, value in entries.items() if key != "similarity_fn_name"}
-    return SentenceEncoder(
-        SentenceSettings(
-            pooling=NO_POOLING,
-            max_seq_length=limits.get("max_seq_length"),
-            late_interaction=settings,
-            entries={**others, "prompts": prompts},
-        ),
-        ModuleFiles(denses, directories, where),
+    return _late_encoder(directories, settings, limits, {**entries, "prompts": prompts}, where)
+
+
+def _late_encoder(
+    directories: Sequence[Path],
+    settings: LateInteractionSettings,
+    limits: Mapping[str, Any],
+    entries: Mapping[str, Any],
+    where: str,
+) -> SentenceEncoder:
+    """An encoder whose `directories` have the linear maps after it; `entries` are kept."""
+    denses = tuple(
+        read_dense(read_json(path / "config.json"), path / "config.json", TOKENS)
+        for path in directories
     )
+    sentence = SentenceSettings(
+        pooling=NO_POOLING,
+        max_seq_length=limits.get("max_seq_length"),
+        late_interaction=settings,
+        entries={key: value for key, value in entries.items() if key != "similarity_fn_name"},
+    )
+    return SentenceEncoder(sentence, ModuleFiles(denses, tuple(directories), where))
 
 
 def _added_pieces(directory: Path) -> set[str]:

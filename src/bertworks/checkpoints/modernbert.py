@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..nn.config import EncoderConfig
-from .family import Family, key_map
+from .family import Family, equal_names, key_map
 from .heads import task_classes
 
 _FULL, _LOCAL = "full_attention", "sliding_attention"
@@ -58,25 +58,20 @@ def _extra(config: EncoderConfig) -> dict[str, Any]:
 MODERNBERT = Family(
     name="modernbert",
     settings={
-        "vocab_size": "vocab_size",
-        "hidden_size": "hidden_size",
-        "num_hidden_layers": "num_hidden_layers",
-        "num_attention_heads": "num_attention_heads",
-        "intermediate_size": "intermediate_size",
+        **equal_names(
+            *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+            *("intermediate_size", "max_position_embeddings", "initializer_range"),
+            *("local_attention", "classifier_pooling", "tie_word_embeddings"),
+        ),
         "hidden_act": "hidden_activation",
         "mlm_act": "classifier_activation",
         "mlm_bias": "decoder_bias",
         "hidden_dropout_prob": "mlp_dropout",
         "attention_probs_dropout_prob": "attention_dropout",
-        "max_position_embeddings": "max_position_embeddings",
-        "initializer_range": "initializer_range",
         "layer_norm_eps": "norm_eps",
-        "local_attention": "local_attention",
         "global_attention_every": "global_attn_every_n_layers",
         "rotary.theta": "global_rope_theta",
         "rotary.local_theta": "local_rope_theta",
-        "classifier_pooling": "classifier_pooling",
-        "tie_word_embeddings": "tie_word_embeddings",
     },
     keys=key_map(
         {

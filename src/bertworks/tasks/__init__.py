@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,7 +143,7 @@ def _load_from_file(file: str, attribute: str) -> Any:
     path = Path(file)
     if path.suffix != ".py" or not path.is_file():
         raise SettingsError("no such Python file", where=file, fix="Give path/to/file.py:Class.")
-    module_name = f"bertworks_user_{abs(hash(path.resolve()))}"
+    module_name = f"bertworks_user_{zlib.crc32(os.fsencode(path.resolve())):08x}"
     if module_name not in sys.modules:
         spec = importlib.util.spec_from_file_location(module_name, path)
         assert spec is not None, "its name ends in .py"

@@ -30,9 +30,8 @@ from .calibration import LogitScaling, conformal_quantile
 from .classifier import ClassifierTask
 from .evaluators import ClassificationEvaluator, MultiLabelEvaluator
 from .example import LabelledExample, collate_labelled
-from .labelled import LabelledTask, TaskSettings, detected_setting
+from .labelled import LabelledTask, TaskSettings, detected_setting, has_no_teacher
 from .labels import count_labels, read_label_names, sort_labels
-from .scores import ClassificationScores
 from .task import DisplayValue, Evaluator, Outputs, Prediction, Task
 from .texts import TextSettings, TextTask, has_single_output, settings_of_checkpoint, sigmoid
 
@@ -40,11 +39,6 @@ if TYPE_CHECKING:
     from .text_network import TextClassifierNetwork
 else:
     TextClassifierNetwork = Any
-
-
-def has_no_teacher(settings: Any) -> bool:
-    """Whether a task learns from labels, also before it is known that it does."""
-    return getattr(settings, "teacher", None) is None
 
 
 class TextClassifierSettings(TextSettings):
@@ -337,10 +331,7 @@ class ClassificationTask(TextClassifierTask):
         return {row: self.add_label_set(one, coverage) for row, one in predictions.items()}
 
     def evaluator(self) -> Evaluator:
-        positive = self.positive if len(self.labels) == 2 else None
-        number = None if positive is None else self.label_indices[positive]
-        scores = ClassificationScores(self.labels, number)
-        return ClassificationEvaluator(scores, self.logit_scaling)
+        return ClassificationEvaluator(self.scores, self.logit_scaling)
 
     def _build_network(self, config: EncoderConfig) -> TextClassifierNetwork:
         from .text_network import ClassificationNetwork

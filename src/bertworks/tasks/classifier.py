@@ -165,7 +165,12 @@ class ClassifierTask(LabelledTask[ExampleT]):
         """If there are two classes, the one whose F1 is reported; otherwise None."""
         return self.labels[-1] if len(self.labels) == 2 else None
 
-    def evaluator(self) -> Evaluator:
+    @property
+    def scores(self) -> ClassificationScores:
+        """The metrics of its classes."""
         positive = self.positive if len(self.labels) == 2 else None
         number = None if positive is None else self.label_indices[positive]
-        return SingleLabelEvaluator(ClassificationScores(self.labels, number))
+        return ClassificationScores(self.labels, number)
+
+    def evaluator(self) -> Evaluator:
+        return SingleLabelEvaluator(self.scores)

@@ -83,6 +83,11 @@ def _user_settings(settings: type[TaskSettings]) -> type[TaskSettings]:
     return cast(type[TaskSettings], type(settings.__name__, bases, members))
 
 
+def has_no_teacher(settings: Any) -> bool:
+    """Whether a task learns from labels, also before it is known that it does."""
+    return getattr(settings, "teacher", None) is None
+
+
 def check_length(limit: int, config: EncoderConfig, setting: str = "max_seq_length") -> None:
     """Check that an encoder has enough positions for a task's sequences.
 

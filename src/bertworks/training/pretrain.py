@@ -17,7 +17,7 @@ from ..checkpoints.card_usage import load_card
 from ..checkpoints.locate import local_directory, locate
 from ..checkpoints.network_weights import LoadReport
 from ..data.shards import Corpus
-from ..errors import BertworksWarning, TrainingError
+from ..errors import BertworksWarning, OtherRunError
 from ..inference.engine import outputs_of
 from ..inference.evaluate import evaluate
 from ..inference.settings import EngineSettings
@@ -149,7 +149,7 @@ def pretrain(
             overwrite=overwrite,
         ) as run:
             if group.is_main:
-                data.write_data_summary(run)
+                data.write_summary(run)
             return _pretrain(settings, data, run, group, progress if group.is_main else None)
 
 
@@ -210,17 +210,18 @@ class PretrainingData:
         """Check that a run that has started used the same data.
 
         Raises:
-            TrainingError: it was started with other data.
+            OtherRunError: it was started with other data.
         """
         file = run.path / "data.json"
         if file.is_file() and read_data(file).get("checksum") != self.checksum:
-            raise TrainingError(
+            raise OtherRunError(
                 "the run was started with other data",
                 where=str(self.corpus.directory),
-                fix="Give the same prepared corpus, or another run directory.",
+                fix=f"Give the same prepared corpus, another directory than {run.path}, or start "
+                "again with --overwrite (overwrite=True).",
             )
 
-    def write_data_summary(self, run: RunDirectory) -> None:
+    def write_summary(self, run: RunDirectory) -> None:
         """Write `data.json`."""
         manifest = self.corpus.manifest
         counts: Mapping[str, Any] = {

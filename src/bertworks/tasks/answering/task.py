@@ -360,6 +360,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         settings = self.settings
         for example in batch.examples:
             tokens = [self._passage_tokens(window) for window in example.sequences]
+            # The smaller stride of a long question adjoins its windows: no token is in two.
             firsts = [settings.stride * number for number in range(len(tokens))]
             lengths = map(len, tokens)
             may_start = find_max_context(list(zip(firsts, lengths, strict=True)))

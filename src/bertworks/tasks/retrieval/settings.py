@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from ...settings.base import Need
 from ...settings.pooling import NO_POOLING, SPLADE_POOLINGS, RetrievalPooling
-from ..labelled import TaskSettings
+from ..labelled import TaskSettings, has_no_teacher
 
 Loss = Literal["in-batch", "triplet", "margin-mse", "kl", "cosine", "cosent", "angle"]
 """The loss that vectors are trained with; see `losses`.
@@ -49,7 +49,7 @@ class RetrievalSettings(TaskSettings):
         Need(
             _WITHOUT_TEACHER,
             "with a teacher, whose vectors are learned",
-            lambda own: getattr(own, "teacher", None) is None,
+            has_no_teacher,
         ),
         Need(
             ("scale",),
