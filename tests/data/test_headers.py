@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import time
 import warnings
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import bertworks as bw
-from bertworks.data.headers import classify_first_line, is_known_name
+from bertworks.data.headers import _IDENTIFIER, classify_first_line, is_known_name
 from bertworks.data.schema import find_text_columns
 from bertworks.data.tables import read_rows
 from bertworks.data.text_inputs import read_texts
@@ -259,3 +260,10 @@ def test_columns_of_zeros_and_ones_are_named() -> None:
     rows = [{"text": "a comment here", "toxic": one, "threat": two} for one, two in bits]
     with pytest.raises(DataError, match=r"Name one of 'toxic', 'threat' with label_column=NAME"):
         find_text_columns(read_rows(rows))
+
+
+def test_a_name_of_many_words_is_matched_in_linear_time() -> None:
+    begin = time.process_time()
+    assert _IDENTIFIER.fullmatch("aA_" * 18 + "!") is None
+    assert _IDENTIFIER.fullmatch("aA_" * 18)
+    assert time.process_time() - begin < 1

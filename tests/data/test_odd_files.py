@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -318,3 +319,12 @@ def test_a_carriage_return_in_csv_is_quoted(tmp_path: Path) -> None:
     with (tmp_path / "out.csv").open(newline="") as file:
         assert [row["text"] for row in csv.DictReader(file)] == texts
     assert [row.values["text"] for row in read_rows(tmp_path / "out.csv")] == texts
+
+
+def test_a_wide_record_with_quotes_takes_linear_time(tmp_path: Path) -> None:
+    count = 100_000
+    (tmp_path / "a.csv").write_text(",".join(['"a ""b"', "c"] * (count // 2)) + "\n")
+    begin = time.process_time()
+    (row,) = read_rows(tmp_path / "a.csv", header=False)
+    assert list(row.values.values()) == ['a "b', "c"] * (count // 2)
+    assert time.process_time() - begin < 4

@@ -89,6 +89,13 @@ def test_sequences_that_are_too_long(tokenizer):
         tokenizer.sequences(["a \ud800"])
 
 
+@pytest.mark.parametrize("row", ["a", ["a"], [-1], [1_000_000], [1.0]])
+def test_rows_of_ids_hold_only_ids(tokenizer, row):
+    with pytest.raises(DataError, match=r"^row 2: ids are from 0 to"):
+        tokenizer.sequences([[5], row])
+    assert [len(one.input_ids) for one in tokenizer.sequences([[5], []])] == [3, 2]
+
+
 def test_pair_has_two_token_types(tokenizer):
     encoding = tokenizer.encode("the", "a cafe")
     assert tokens(tokenizer, encoding) == ["[CLS]", "the", "[SEP]", "a", "cafe", "[SEP]"]

@@ -625,6 +625,15 @@ def test_a_class_that_reads_other_files_is_refused(tmp_path, words, byte_merges,
         Tokenizer.load(tmp_path)
 
 
+def test_a_class_is_no_reader_of_files_that_no_class_has(tmp_path):
+    model = tokenizers.models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>")
+    tokenizers.Tokenizer(model).save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "RobertaTokenizer"}')
+    says = "tokenizer.json: is of another kind, but .* RobertaTokenizer reads byte-level BPE"
+    with pytest.raises(DataError, match=says):
+        Tokenizer.load(tmp_path)
+
+
 def test_a_frame_that_is_not_the_class_is_refused(tmp_path, words, byte_merges):
     write_files(tmp_path, "tokenizer.json", words, byte_merges)
     file = tmp_path / "tokenizer.json"

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import random
 import sys
+import time
 import types
 from pathlib import Path
 
@@ -151,3 +152,14 @@ def test_aligned_text_knows_the_sources_of_its_characters():
     assert (text.text, text.origins[-2:]) == ("οδος i\u0307 ea", [(7, 9), (9, 10)])
     text.respace(" e", "e ")
     assert (text.text, text.origin.tolist()[-3:]) == ("οδος i\u0307e a", [[7, 9], [7, 9], [9, 10]])
+
+
+@pytest.mark.filterwarnings("ignore:emoji .* is installed")
+def test_a_tweet_like_a_domain_without_an_end_takes_linear_time(emoji):
+    def seconds(count: int) -> float:
+        begin = time.process_time()
+        text, _ = tweets.normalize_tweet("a." * count, "<mask>")
+        assert text.replace(" ", "") == "a." * count
+        return time.process_time() - begin
+
+    assert seconds(3_000) < 8 * seconds(1_000)

@@ -72,7 +72,7 @@ _NAME_LIKE = re.compile(
 )
 _NUMBER = re.compile(r"[-+]?(\d[\d,.]*|\.\d+)([eE][-+]?\d+)? ?%?")
 _INDEX_NAME = re.compile(r"Unnamed: \d+")  # pandas' name of a column without one
-_IDENTIFIER = re.compile(r"[^\W\d]\w*[a-z0-9]([A-Z_.]\w+)+|[^\W\d_]+\d")
+_IDENTIFIER = re.compile(r"[^\W\d]\w*[a-z0-9][A-Z_.]\w+(\.\w+)*|[^\W\d_]+\d")
 _TITLE = re.compile(r"[A-Z]\w*( [A-Z]\w*){1,3}")  # as `Customer Feedback`
 _MIN_ROWS = 10  # fewer rows do not show which column has labels
 _WORD_ROLES = frozenset({"word", "words", "token", "tokens", "form"})

@@ -211,14 +211,12 @@ def read_json_lines(lines: Lines, name: str, reading: Reading) -> Iterator[Locat
 
 def _json_object(line: str, where: str) -> dict[str, Any]:
     try:
-        value = json.loads(line)
+        value = parse_json(line)
     except json.JSONDecodeError as error:
         what = f"not valid JSON: {error.msg} (column {error.colno})"
         raise DataError(what, where=where, fix=_ONE_A_LINE) from None
-    except RecursionError:
-        raise DataError("JSON that cannot be read: nested too deeply", where=where) from None
-    except ValueError:  # Python's limit of digits in an integer
-        raise DataError("JSON that cannot be read: a number is too long", where=where) from None
+    except ValueError as error:
+        raise DataError(f"JSON that cannot be read: {error}", where=where) from None
     if not isinstance(value, dict):
         raise DataError(
             f"a JSON {type(value).__name__}, not an object",

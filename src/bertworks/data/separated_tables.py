@@ -153,8 +153,8 @@ def _quoted_fields(
 ) -> Iterator[str]:
     """Yield the fields of a record with quotes; reads more lines from the stream if needed."""
     start, first, total = 0, number, len(line)
+    text = _without_end(line)
     while True:
-        text = _without_end(line)
         if not text.startswith('"', start):
             end = text.find(separator, start)
             yield text[start:] if end < 0 else text[start:end]
@@ -171,12 +171,12 @@ def _quoted_fields(
                         where=f"{name}:{first_line_number}",
                     )
                 (number, line), end = following, 0
+                text = _without_end(line)
                 total += max(len(line), LINE_SIZE)
                 if total > limit:
                     raise too_long("record", limit, f"{name}:{first}")
             parts.append(line[end:close])
             yield "".join(parts).replace('""', '"')
-            text = _without_end(line)
             end = close + 1
             if end >= len(text):
                 return

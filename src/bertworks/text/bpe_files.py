@@ -47,7 +47,7 @@ def read_bpe(
         raise DataError("must hold pieces and their ids", where=str(vocabulary))
     pairs = _read_merges(merges, ids)
     is_words = any(piece.endswith(END_OF_WORD) and len(piece) > len(END_OF_WORD) for piece in ids)
-    check_algorithm(opener, ("BPE of words",) if is_words else ("byte-level BPE",), vocabulary)
+    check_algorithm(opener, "BPE of words" if is_words else "byte-level BPE", vocabulary)
     if opener is None:
         opener = CLASSES["OpenAIGPTTokenizer" if is_words else "RobertaTokenizer"]
     roles = named_pieces(vocabulary.parent, config, opener.roles, ids)

@@ -8,6 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..errors import DataError
+from ..utils.regular_files import read_content
 from .special_pieces import named_pieces
 from .tokenizer_classes import TokenizerClass
 from .tree import NO_LIMITS, TreeDefinition, template
@@ -48,5 +50,5 @@ def read_esm(file: Path, config: Mapping[str, Any], opener: TokenizerClass) -> T
         "decoder": None,
         "model": {"type": "WordLevel", "vocab": ids, "unk_token": roles.unk},
     }
-    files = {file.name: file.read_bytes()}
+    files = {file.name: read_content(file, DataError)}
     return TreeDefinition(tree, roles, frame, opener.saved_settings(config), files)

@@ -36,7 +36,7 @@ from .tokenizer_classes import (
     find_class,
 )
 from .tree import TreeDefinition
-from .tree_files import algorithms_of, is_berts, read_tree
+from .tree_files import algorithm_of, is_berts, read_tree
 from .wordpiece import WordPieceDefinition
 from .wordpiece_files import class_name, read_wordpiece, tokenizer_json, vocabulary_text
 
@@ -67,7 +67,7 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
         if file.suffix == ".model":
             from .sentencepiece_files import read_sentencepiece
 
-            check_algorithm(opener, ("Unigram",), file)
+            check_algorithm(opener, "Unigram", file)
             definition = read_sentencepiece(file, config, opener, lowercase=lowercase)
             added_tokens, source = read_added(path, config)
             # SentencePiece tokenises the text before an added piece separately, without a last ▁.
@@ -81,10 +81,10 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
             return extend_vocabulary(definition, *read_added(path, config))
         tree = read_json(file, DataError) if file.suffix == ".json" else None
         if tree is not None and not is_berts(tree, opener):
-            check_algorithm(opener, algorithms_of(tree), file)
+            check_algorithm(opener, algorithm_of(tree), file)
             _keep_case(lowercase, file)
             return read_tree(file, tree, config, opener)
-        check_algorithm(opener, ("WordPiece",), file)
+        check_algorithm(opener, "WordPiece", file)
         return read_wordpiece(file, tree, config, lowercase, directory=path, opener=opener)
     except FileNotFoundError as error:
         raise DataError("no such file", where=str(error.filename)) from None

@@ -398,7 +398,7 @@ class Tokenizer(TokenizerPieces):
         if not isinstance(next(iter(first), None), int):
             return [segment.input_ids for segment in self.segments(rows, where=where)]
         for number, ids in enumerate(rows):
-            if min(ids) < 0 or max(ids) >= self.vocab_size:
+            if not all(isinstance(one, int) and 0 <= one < self.vocab_size for one in ids):
                 raise DataError(
                     f"ids are from 0 to {self.vocab_size - 1}: they are of this model's vocabulary",
                     where=row_name(number, where),

@@ -303,21 +303,19 @@ def _class_of_name(class_name: str, where: str) -> TokenizerClass | None:
     return CLASSES[name]
 
 
-def check_algorithm(
-    opener: TokenizerClass | None, algorithms: tuple[Algorithm, ...], file: Path
-) -> None:
+def check_algorithm(opener: TokenizerClass | None, algorithm: Algorithm | None, file: Path) -> None:
     """Check that a file is of a kind that its directory's class reads.
 
     Args:
         opener: the class of the directory; None: a class that reads any file.
-        algorithms: those that the file may be of.
+        algorithm: the algorithm of the file; None: none that a class of the table has.
 
     Raises:
         DataError: the class reads another kind of file.
     """
-    if opener is not None and opener.algorithm not in algorithms:
+    if opener is not None and opener.algorithm != algorithm:
         raise DataError(
-            f"is {' or '.join(algorithms)}, but the tokenizer class {opener.name} reads "
+            f"is {algorithm or 'of another kind'}, but the tokenizer class {opener.name} reads "
             f"{opener.algorithm}",
             where=str(file),
             fix="Set tokenizer_class in tokenizer_config.json to the class of this file, or to "

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from .character_map import ClusterCorrection, find_charsmap
 from .definition import AddedPiece, Definition, Frame, Origin, Roles, check_text
+from .special_pieces import piece_of_entry
 
 NO_LIMITS = {"truncation": None, "padding": None}
 """A tree's entries for truncation and padding, which are not used."""
@@ -126,11 +127,8 @@ class TreeDefinition(Definition):
     @property
     def end(self) -> str | None:
         """`[SEP]` or the piece in that role; else the `eos_token` of `tokenizer_config.json`."""
-        token = self.config.get("eos_token")
-        if isinstance(token, Mapping):
-            token = token.get("content")
-        found = self.roles.sep or token
-        return found if found in self.ids else None
+        piece = self.roles.sep or piece_of_entry(self.config.get("eos_token"))
+        return piece if piece in self.ids else None
 
     @cached_property
     def marks(self) -> frozenset[int]:

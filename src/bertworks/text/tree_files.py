@@ -34,16 +34,16 @@ def is_berts(tree: Mapping[str, Any], opener: TokenizerClass | None) -> bool:
     return opener is not None or not is_other
 
 
-def algorithms_of(tree: Mapping[str, Any]) -> tuple[Algorithm, ...]:
-    """What a tree is to the classes of the table; empty: nothing that one of them reads."""
+def algorithm_of(tree: Mapping[str, Any]) -> Algorithm | None:
+    """What a tree is to the classes of the table; None: nothing that one of them reads."""
     model = tree["model"]
     if model["type"] == "Unigram":
-        return ("Unigram",)
+        return "Unigram"
     if model["type"] == "BPE" and model.get("end_of_word_suffix"):
-        return ("BPE of words",)
+        return "BPE of words"
     if model["type"] == "BPE" and '"ByteLevel"' in json.dumps(tree.get("pre_tokenizer")):
-        return ("byte-level BPE",)
-    return ()
+        return "byte-level BPE"
+    return None
 
 
 def read_tree(

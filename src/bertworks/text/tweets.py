@@ -33,13 +33,14 @@ _MOUTH = r"[()\[\]{}dp/\\:@|]"
 _EYES = "[:;=8]"
 _NOSE = "[-o*']?"
 _GAP = "[ *.)-]*"
+# Domains are at most as long as in the DNS: unlimited, the time would grow with the cube of a text.
 _KINDS_OF_WORDS = (
     # An address with its protocol, or with a slash after its domain.
-    r"(?:https?:(?:/{1,3}|[a-z0-9%])|[a-z0-9.-]+\.[a-z]{2,13}/)"
+    r"(?:https?:(?:/{1,3}|[a-z0-9%])|[a-z0-9.-]{1,253}\.[a-z]{2,13}/)"
     rf"(?:[^\s(){{}}<>\[\]]+|{_BRACKETS})+"
     rf"(?:{_BRACKETS}|[^\s(){{}}<>\[\]`!;:'\".,?«»“”‘’])",
     # A domain that belongs to no mail address.
-    r"(?<!@)[a-z0-9]+(?:[.-][a-z0-9]+)*\.[a-z]{2,13}\b/?(?!@)",
+    r"(?<!@)[a-z0-9]{1,63}(?:[.-][a-z0-9]{1,63}){0,60}\.[a-z]{2,13}\b/?(?!@)",
     # A phone number.
     rf"(?:\+?[01]{_GAP})?(?:\(?\d{{3}}{_GAP})?\d{{3}}{_GAP}\d{{4}}",
     # An emoticon, from either side; a heart.
@@ -47,7 +48,7 @@ _KINDS_OF_WORDS = (
     # A tag of HTML; an arrow.
     r"<[^>\s]+>|-+>|<-+",
     # A mention, a hashtag, a mail address.
-    r"@\w+|\#+\w+[\w'-]*\w+|[\w.+-]+@[\w-]+\.(?:[\w-]\.?)+[\w-]",
+    r"@\w+|\#+\w+[\w'-]*\w+|[\w.+-]++@[\w-]+\.(?:[\w-]\.?)+[\w-]",
     # A word with apostrophes or dashes; a number with a sign or a separator; any other word.
     r"[^\W\d_](?:[^\W\d_]|['_-])+[^\W\d_]|[+-]?\d+[,/.:-]\d+[+-]?|\w+",
     # An ellipsis; any other character.

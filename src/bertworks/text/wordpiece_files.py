@@ -8,7 +8,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import BertworksWarning, truncate_repr
+from ..errors import BertworksWarning, DataError, truncate_repr
+from ..utils.regular_files import read_content
 from .added_pieces import check_added, read_added
 from .definition import AddedPiece, Frame, Roles
 from .file_names import CONFIG, TOKENIZER, VOCAB
@@ -105,7 +106,9 @@ def _compare_vocabularies(
         definition: has the same pieces, and those added later, which `vocab.txt` may have.
     """
     vocabulary_file, ids = file.with_name(VOCAB), definition.ids
-    if vocabulary_file.read_bytes() == vocabulary_text(definition).encode():  # usual, and fast
+    if (
+        read_content(vocabulary_file, DataError) == vocabulary_text(definition).encode()
+    ):  # usual, and fast
         return
     lines = read_vocabulary(vocabulary_file)
     differing = sorted(number for piece, number in lines.items() if ids.get(piece) != number)
