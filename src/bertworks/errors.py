@@ -144,6 +144,15 @@ def shorten_list(names: Sequence[str], format_name: Callable[[str], str] = trunc
     return f"{text} and {num_more:,} more" if num_more > 0 else text
 
 
+def first_line(error: BaseException) -> str:
+    """Return why an exception was raised: the first line of its message, or else its type.
+
+    An error number and a path, which an operating system's error has, are left out.
+    """
+    text = str(getattr(error, "strerror", None) or error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
 def closest_name(name: str, valid: Iterable[str]) -> str | None:
     """Return the valid name most similar to `name`; None if none is similar."""
     import difflib  # for errors alone

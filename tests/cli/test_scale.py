@@ -42,7 +42,7 @@ def test_parts_are_merged(world: World, tmp_path: Path, name: str) -> None:
     for number, part in enumerate(parts, 1):
         succeeds(*words, "--out", part, "--part", f"{number}/{count}", "--workers", number)
     succeeds(*words, "--out", whole, "--workers", 1)
-    says = f"error: of {count} parts, these are missing: '2/{count}'"
+    says = f"error: missing 1 part of {count}: '2/{count}'"
     fails("merge", *parts[:1], *parts[2:], "--out", joint_output, says=says)
     assert shown_text in succeeds("merge", *parts, "--out", joint_output).stdout
     read = contents if whole.is_dir() else Path.read_bytes

@@ -6,8 +6,9 @@ import gzip
 import json
 import os
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -293,7 +294,13 @@ BAD = {
     "bad json": ("f.jsonl", b'{"text": "A"}\n{"text": "B"', "f.jsonl:2: not valid JSON", [["A"]]),
     "json array": ("f.json", b'["A", {"text": "B"}]', "f.json, row 1: a JSON str", [["B"]]),
     "deep json": ("f.json", b"[" * 200_000, "f.json: .* nested more than 100 levels", []),
-    "deep line": ("f.jsonl", b'{"a": ' * 200_000, "f.jsonl:1: JSON .* nested too deeply", []),
+    "deep line": ("f.jsonl", b'{"a": ' * 200_000, "f.jsonl:1: JSON .* more than 100 levels", []),
+    "deep value": (
+        "f.jsonl",
+        b'{"text": "A", "a": ' + b"[" * 400 + b"]" * 400 + b'}\n{"text": "B"}',
+        "f.jsonl:1: JSON .* more than 100 levels",
+        [["B"]],
+    ),
     "csv": ("f.csv", b"text,n\nA,1\nB\nC,3\n", r"f.csv:3: 1 field\(s\)", [["A"], ["C"]]),
     "open quote": ("f.csv", b'text,n\nA,1\n"B,2\n', "f.csv:3: a quote is opened", [["A"]]),
     "words": ("f.conll", b"a O\n", "f.conll:1: no column 'text'", []),
@@ -440,6 +447,26 @@ def test_data_sets_of_the_hub_are_read(tmp_path: Path) -> None:
         paragraphs(f"hf:{tmp_path}/two#dev")
     with pytest.raises(DataError, match="no column 'x'"):
         paragraphs(f"hf:{tmp_path}/one", column="x")
+
+
+class _BrokenStream:
+    """A data set whose connection is lost after its first row."""
+
+    features: Mapping[str, Any] = {}
+
+    def __iter__(self) -> Iterator[dict[str, str]]:
+        yield {"text": "A"}
+        raise TimeoutError
+
+
+@pytest.mark.parametrize("read", [read_documents, read_rows])
+def test_a_lost_connection_to_the_hub_is_an_error_in_the_data(
+    read: Callable[[str], Iterable[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = SimpleNamespace(load_dataset=lambda *_, **more: {"train": _BrokenStream()})
+    monkeypatch.setattr(sources, "import_optional", lambda *_: library)
+    with pytest.raises(DataError, match=r"^hf:name: cannot be read further \(TimeoutError\)$"):
+        list(read("hf:name"))
 
 
 def test_missing_datasets_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

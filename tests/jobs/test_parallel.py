@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bertworks.errors import BertworksError, DataError, SettingsError
-from bertworks.jobs.parallel import Workers
+from bertworks.jobs.parallel import Workers, _without_main
 
 pytestmark = pytest.mark.usefixtures("new_workers")
 
@@ -111,3 +113,20 @@ def test_no_process_is_started_for_nothing(tmp_path: Path) -> None:
 def test_a_place_that_is_none() -> None:
     with pytest.raises(SettingsError, match="on='spark' is not valid"):
         list(Workers(cluster="spark").map(str, [1]))
+
+
+def test_the_main_module_is_back_after_starts_that_overlap() -> None:
+    main, entry, end = sys.modules["__main__"], threading.Event(), threading.Event()
+
+    def start() -> None:
+        with _without_main():
+            entry.set()
+            end.wait(10)
+
+    thread = threading.Thread(target=start)
+    with _without_main():
+        thread.start()
+        entry.wait(0.2)
+    end.set()
+    thread.join()
+    assert sys.modules["__main__"] is main

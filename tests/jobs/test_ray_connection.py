@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -48,7 +48,7 @@ class StandIn(ModuleType):
         self.cluster_resources: Callable[[], dict[str, float]] = lambda: {"CPU": 1.0}
         task = SimpleNamespace(remote=lambda *_: "task")
         self.remote = lambda _: SimpleNamespace(options=lambda **_: task)
-        self.get = wait_in_vain
+        self.get: Callable[..., Any] = wait_in_vain
         self.util = SimpleNamespace(
             client=SimpleNamespace(ray=SimpleNamespace(is_connected=lambda: False))
         )
@@ -106,6 +106,26 @@ def test_a_cluster_that_refuses_is_an_error_that_names_token_and_log(
     message = rf"Ray cannot be reached \({fault}\).*RAY_AUTH_TOKEN.*session_latest/logs"
     with pytest.raises(BertworksError, match=message):
         run(StandIn(fault), monkeypatch)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_tasks_on_ray_are_at_most_as_many_as_workers(
+    workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray, num_drawn = StandIn(), 0
+    ray.get = lambda *_, **more: (True, None)
+
+    def parts() -> Iterator[int]:
+        nonlocal num_drawn
+        while num_drawn < 10:
+            num_drawn += 1
+            yield num_drawn
+
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    results = Workers(workers, cluster="ray").map(abs, parts())
+    # At each result, one part is drawn that is not a task yet.
+    pending = [num_drawn - number for number, _ in enumerate(results)]
+    assert max(pending) == workers + 1
 
 
 def test_a_head_that_is_lost_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -20,8 +21,9 @@ import bertworks as bw
 from bertworks.errors import BertworksError, DataError, OutputError, SettingsError
 from bertworks.inference.window_files import FileJob
 from bertworks.jobs import journal
-from bertworks.jobs.journal import Journal
+from bertworks.jobs.journal import Journal, WindowRecord
 from bertworks.jobs.parallel import Workers
+from bertworks.jobs.parts import order_parts
 from bertworks.utils.atomic_writes import writing
 from bertworks.utils.line_files import LineFile
 from tests.crashes import contents, crashing, needs_proc
@@ -491,7 +493,7 @@ def test_parts_of_several_jobs_are_refused(output: Output, tmp_path: Path) -> No
 
     other = make("other setting", "2/3", **{name: value})
     cases = [
-        ([one, three], "of 3 parts, these are missing: '2/3'"),
+        ([one, three], "missing 1 part of 3: '2/3'"),
         ([one, two, three, two], f"{two}: is part 2/3, as {two} is"),
         ([one, other, three], f"{other}: does not belong to {one}: made with {name}="),
         ([one, make("half", "2/2"), three], f"half/{output.name}: is part 2/2, and {one} is part"),
@@ -627,3 +629,28 @@ def test_texts_are_streamed(output: Output, folder: Path, new_windows: list[int]
 
     output.write(folder / output.name, texts())
     assert len(new_windows) == 5
+
+
+def test_many_missing_parts_are_counted(tmp_path: Path) -> None:
+    begin = time.process_time()
+    says = r"^missing 999,999 parts of 1,000,000: '1/1000000', '3/1000000', .*'13/1000000'\. Make"
+    with pytest.raises(DataError, match=says):
+        order_parts([(tmp_path, "2/1000000", {})])
+    assert time.process_time() - begin < 1
+
+
+def test_a_journal_is_removed_when_it_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows removes no open file."""
+    unlink = Path.unlink
+    with Journal(tmp_path / "journal", WindowRecord) as own:
+        own.restart({})
+
+        def check_closed(path: Path, **more: Any) -> None:
+            assert own._file._file.closed
+            unlink(path, **more)
+
+        monkeypatch.setattr(Path, "unlink", check_closed)
+        own.remove()
+    assert not (tmp_path / "journal").exists()

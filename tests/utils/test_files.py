@@ -755,3 +755,20 @@ def test_a_whole_directory_stays_locked_when_it_is_there(tmp_path: Path) -> None
         ):
             pass
     assert not list(out.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (TimeoutError(), "TimeoutError"),
+        (OSError(""), "OSError"),
+        (OSError("\nlost\nat"), "lost"),
+        (PermissionError(errno.EACCES, "denied", "file"), "denied"),
+    ],
+)
+def test_a_failure_to_write_has_a_reason_even_without_a_message(
+    error: OSError, reason: str
+) -> None:
+    says = rf"^file: cannot be written \({reason}\)$"
+    with pytest.raises(OutputError, match=says), atomic_writes.writing("file"):
+        raise error

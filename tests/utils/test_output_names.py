@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -47,3 +48,9 @@ def test_a_file_of_another_program_is_foreign(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("")
     (tmp_path / "thesis.tex").write_text("")
     assert foreign_file(tmp_path) == "thesis.tex"
+
+
+def test_a_pipe_in_place_of_a_card_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "README.md")
+    with pytest.raises(OSError, match="not a regular file"):
+        foreign_file(tmp_path)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,7 @@ from bertworks.data.documents import read_documents
 from bertworks.data.shards import Corpus
 from bertworks.data.tables import read_rows
 from bertworks.errors import DataError, OutputError
+from bertworks.utils import remote
 from bertworks.utils.remote import (
     _file_system_and_path,
     fetch_folder,
@@ -279,3 +281,23 @@ def test_a_whole_cycle_reads_and_writes_s3(
             read_rows(f"{missing}.tsv")
         with pytest.raises(DataError, match="no such folder"):
             bw.load(missing)
+
+
+def test_a_folder_is_copied_with_few_file_systems(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    urls: list[str] = []
+
+    def count(url: str) -> Any:
+        urls.append(url)
+        return _file_system_and_path(url)
+
+    monkeypatch.setattr(remote, "_file_system_and_path", count)
+    (tmp_path / "texts #1" / "more").mkdir(parents=True)
+    names = [f"more/{number} %41.txt" for number in range(20)]
+    for name in names:
+        (tmp_path / "texts #1" / name).write_text(name)
+    copy = fetch_folder(f"file://{quote(str(tmp_path))}/{quote('texts #1')}/")
+    assert [(copy / name).read_text() for name in names] == names
+    assert len(urls) <= 2

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError, import_optional
+from ..errors import CheckpointError, first_line, import_optional
 from ..utils.regular_files import check_regular_file
 from .weight_files import find_weight_files
 
@@ -57,8 +57,9 @@ def read_keras_weights(files: list[Path]) -> dict[str, Tensor]:
                 for name, dataset in _weights(file, h5py):
                     tensors[_published_name(name)] = _tensor(name, dataset, path)
         except (OSError, KeyError, ValueError, RuntimeError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise CheckpointError(f"cannot be read ({reason})", where=str(path)) from None
+            raise CheckpointError(
+                f"cannot be read ({first_line(error)})", where=str(path)
+            ) from None
     if not tensors:
         raise CheckpointError("holds no weights of Keras layers", where=str(files[0]))
     return tensors

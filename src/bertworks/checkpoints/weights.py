@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..errors import BertworksWarning, CheckpointError
+from ..errors import BertworksWarning, CheckpointError, first_line
 from ..nn.quantization import dequantize_rows
 from ..utils.memory import start_thread
 from ..utils.regular_files import check_regular_file
@@ -132,8 +132,7 @@ def _read_file(file: Path) -> dict[str, Tensor]:
             fix="If you trust its source, save its state_dict alone.",
         ) from None
     except (SafetensorError, OSError, RuntimeError, ValueError, EOFError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"cannot be read ({reason})", where=str(file)) from None
+        raise CheckpointError(f"cannot be read ({first_line(error)})", where=str(file)) from None
     values = _state_dict(content, str(file))
     tensors = {str(name): value for name, value in values.items() if isinstance(value, Tensor)}
     for name, value in tensors.items():

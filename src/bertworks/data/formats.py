@@ -30,7 +30,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, get_args
 
-from ..errors import BertworksWarning, DataError, truncate_repr
+from ..errors import BertworksWarning, DataError, first_line, truncate_repr
 from ..settings.literals import DataFormat
 from ..utils.memory import is_memory_short
 from .document_formats import WIKI_DOCUMENT, Document, read_text, read_wiki
@@ -52,7 +52,7 @@ from .record_formats import (
 from .rows import LocatedRow
 from .schema import LABEL_TEXT_FIX, are_labelled_texts
 from .separated_tables import Record, split_csv, split_tsv
-from .streams import COMPRESSION_SUFFIXES, check_text, open_stream, reason, suffix_of
+from .streams import COMPRESSION_SUFFIXES, check_text, open_stream, suffix_of
 
 
 class Format(NamedTuple):
@@ -136,7 +136,7 @@ def detect_file_format(
     except OSError as error:
         if is_memory_short(error):
             raise
-        raise DataError(f"cannot be read ({reason(error)})", where=path) from None
+        raise DataError(f"cannot be read ({first_line(error)})", where=path) from None
 
 
 def detect_format(

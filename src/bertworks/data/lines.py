@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import IO, TypeAlias
 
-from ..errors import DataError
+from ..errors import DataError, first_line
 from ..utils.memory import is_memory_short
 from .reading import ALLOW_MORE, Reading, text_encoding
-from .streams import check_text, open_stream, reason
+from .streams import check_text, open_stream
 
 LINE_SIZE = 64
 """The least that a line counts towards a limit: short lines take more memory than their text."""
@@ -42,7 +42,7 @@ def read_lines(path: str, reading: Reading) -> Iterator[tuple[int, str]]:
     except OSError as error:
         if is_memory_short(error):  # not the file's fault: do not skip it
             raise
-        reading.bad("damaged file", f"cannot be read ({reason(error)})", where=path)
+        reading.bad("damaged file", f"cannot be read ({first_line(error)})", where=path)
 
 
 def decode_lines(stream: IO[bytes], name: str, reading: Reading) -> Iterator[tuple[int, str]]:
@@ -91,7 +91,7 @@ def decode_lines(stream: IO[bytes], name: str, reading: Reading) -> Iterator[tup
     except OSError as error:
         if is_memory_short(error):
             raise
-        what = f"cannot be read further ({reason(error)})"
+        what = f"cannot be read further ({first_line(error)})"
         reading.bad("damaged file", what, where=f"{name}:{number + 1}")
 
 

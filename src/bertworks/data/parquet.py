@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DataError, check_path_name
+from ..errors import DataError, check_path_name, first_line
 from ..utils.lazy_module import LazyModule
 from ..utils.memory import is_memory_short
 from ..utils.remote import is_remote, open_raw, size_of
@@ -18,7 +18,6 @@ from .document_formats import Document, choose_column, documents_of, report_miss
 from .reading import ALLOW_MORE, Reading
 from .rows import LocatedRow, Rows, check_distinct, sample_of
 from .spans import COLUMN as SPANS
-from .streams import reason
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -135,7 +134,7 @@ def _damage_error(error: Exception, where: str) -> Exception:
     """Return the error for a damaged file; lack of memory, which is not its fault, stays itself."""
     if is_memory_short(error):
         return error
-    problem = "a name is not UTF-8" if isinstance(error, UnicodeDecodeError) else reason(error)
+    problem = "a name is not UTF-8" if isinstance(error, UnicodeDecodeError) else first_line(error)
     return DataError(f"cannot be read as Parquet ({problem})", where=where)
 
 

@@ -112,8 +112,8 @@ class ShardMaker:
         ids, lengths, per_document, continues_unit = map(np.concatenate, arrays)
         if len(ids) >= 2**31:
             raise DataError(
-                f"one document gives {len(ids):,} tokens, more than a shard can count",
-                fix="Split it into documents.",
+                f"a shard would have {len(ids):,} tokens, more than it can count",
+                fix="Give a smaller shard_bytes, or split its documents.",
             )
         copies = np.array([text.copy for text in batch.documents])
         document = np.repeat(np.arange(len(per_document)), per_document)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..errors import CheckpointError, DataError
+from ..errors import CheckpointError, DataError, first_line
 from ..text.tokenizer import Tokenizer
 from ..utils.lazy_module import LazyModule
 from ..utils.memory import is_memory_short
@@ -250,7 +250,7 @@ def open_shard(directory: Path, record: ShardRecord, manifest: Manifest, verify:
     except (pa.ArrowException, OSError, KeyError, AttributeError, ValueError) as error:
         if is_memory_short(error):
             raise
-        raise _damage_error(path, str(error).splitlines()[0]) from None
+        raise _damage_error(path, first_line(error)) from None
     counts = (
         len(shard.ids),
         len(shard.sentence_offsets) - 1,

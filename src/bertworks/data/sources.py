@@ -6,15 +6,14 @@ import glob
 import math
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
-from ..errors import DataError, import_optional
+from ..errors import DataError, first_line, import_optional
 from ..settings.literals import DataFormat
 from ..utils.remote import is_remote, remote_files, size_of
-from .streams import reason
 
 _HUB = "hf:"
 MAX_WEIGHT = 1000.0
@@ -192,7 +191,7 @@ def parse_sources(
     return [CorpusSource.parse(source, format=format, column=column) for source in sources]
 
 
-def open_dataset(source: CorpusSource) -> Any:
+def open_dataset(source: CorpusSource) -> Iterable[Any]:
     """Open a split of a Hugging Face data set: the given one, else `train`, else the only one.
 
     Raises:
@@ -207,10 +206,28 @@ def open_dataset(source: CorpusSource) -> Any:
         else:
             data = datasets.load_dataset(name, config, streaming=True)
     except (OSError, ValueError) as error:
-        raise DataError(f"cannot be loaded ({reason(error)})", where=source.path) from None
+        raise DataError(f"cannot be loaded ({first_line(error)})", where=source.path) from None
     if isinstance(data, dict):
         data = data[_choose_split(source, list(data), split)]
-    return data
+    return _DatasetRows(data, source.path)
+
+
+class _DatasetRows:
+    """The rows of a data set, of which a stream may break.
+
+    Raises:
+        DataError: while iterating: the connection is lost, or a file is damaged.
+    """
+
+    def __init__(self, data: Any, where: str) -> None:
+        self._data, self._where, self.features = data, where, data.features
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self._data
+        except OSError as error:
+            what = f"cannot be read further ({first_line(error)})"
+            raise DataError(what, where=self._where) from None
 
 
 def _choose_split(source: CorpusSource, splits: list[str], split: str | None) -> str:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from ..errors import DataError
+from ..errors import DataError, first_line
 from ..utils.remote import open_raw
 from .reading import ReadCounts
 
@@ -71,7 +71,7 @@ def read_head(path: str) -> bytes:
         with open_stream(path, ReadCounts()) as stream:
             return stream.read(HEAD_BYTES)
     except OSError as error:
-        raise DataError(f"cannot be read ({reason(error)})", where=path) from None
+        raise DataError(f"cannot be read ({first_line(error)})", where=path) from None
 
 
 def check_text(stream: io.BufferedReader[Any]) -> None:
@@ -86,12 +86,6 @@ def check_text(stream: io.BufferedReader[Any]) -> None:
             raise OSError(f"it is {kind}")
     if head[_TAR_AT:].startswith(_TAR):
         raise OSError("it is a tar archive: unpack it first")
-
-
-def reason(error: Exception) -> str:
-    """The error message of the operating system or Arrow, without its error number and path."""
-    text = getattr(error, "strerror", None) or str(error)
-    return str(text).splitlines()[0]
 
 
 def suffix_of(path: str) -> str:

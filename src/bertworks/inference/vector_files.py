@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from ..errors import DataError, import_optional
+from ..errors import DataError, first_line, import_optional
 from ..settings.literals import Quantization
 from ..settings.pooling import NO_POOLING, SPARSE_POOLINGS
 from ..utils.atomic_writes import atomic_write
@@ -156,9 +156,8 @@ def _row_groups(path: Path) -> Iterator[Any]:
     except pa.ArrowException as error:
         if is_memory_short(error):
             raise
-        reason = str(error).splitlines()[0]
         fix = "Remove it, and make it again."
-        raise DataError(f"is damaged ({reason})", where=str(path), fix=fix) from None
+        raise DataError(f"is damaged ({first_line(error)})", where=str(path), fix=fix) from None
 
 
 class SparseParquet(Parquet):

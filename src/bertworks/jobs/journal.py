@@ -58,7 +58,7 @@ class Journal(Generic[RecordT]):
     """
 
     def __init__(self, path: Path, record_class: type[RecordT]) -> None:
-        self._file, self._record_class = LineFile(path), record_class
+        self._file, self._record_class, self._is_removed = LineFile(path), record_class, False
 
     def __enter__(self) -> Self:
         return self
@@ -69,6 +69,8 @@ class Journal(Generic[RecordT]):
                 self.remove()
         finally:
             self._file.close()
+        if self._is_removed:  # after it is closed: Windows removes no open file
+            self._file.path.unlink(missing_ok=True)
 
     def read(self) -> tuple[dict[str, Any], list[RecordT]]:
         """Read the settings and the records; both are empty if the journal is.
@@ -108,8 +110,8 @@ class Journal(Generic[RecordT]):
         self._file.sync()
 
     def remove(self) -> None:
-        """Remove the file, once the output is finished."""
-        self._file.path.unlink(missing_ok=True)
+        """Remove the file, once the output is finished, at the end of the `with` block."""
+        self._is_removed = True
 
 
 def _verify_checksum(line: bytes) -> bytes:

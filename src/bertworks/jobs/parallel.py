@@ -24,10 +24,11 @@ from multiprocessing.context import SpawnProcess
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import Finalize
 from pathlib import Path
+from threading import Lock
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from ..errors import BertworksError, SettingsError, import_optional
+from ..errors import BertworksError, SettingsError, first_line, import_optional
 from ..utils.memory import is_memory_short, start_thread
 from ..utils.threads import count_usable_cpus
 
@@ -216,6 +217,9 @@ def start(
     return ours, process
 
 
+_main_lock = Lock()
+
+
 @contextmanager
 def _without_main() -> Iterator[None]:
     """Hide the program's main module from processes that start now.
@@ -223,12 +227,13 @@ def _without_main() -> Iterator[None]:
     Otherwise they would run it again, to find definitions that these workers do not need. So a
     script that uses workers needs no `if __name__ == "__main__":`.
     """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+    with _main_lock:  # else another thread could take the empty module for the main one
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
 
 
 def end_with_parent() -> None:
@@ -299,7 +304,7 @@ def _connect_to_ray(cluster: str) -> Any:
             ray.init(address=address, log_to_driver=False, logging_level="warning")
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise BertworksError(
-            f"Ray cannot be reached ({str(error).splitlines()[0]})",
+            f"Ray cannot be reached ({first_line(error)})",
             where=cluster,
             fix="Does its head ask for a token? Set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or put "
             "it into ~/.ray/auth_token. Ray's log is on its head, in "
@@ -338,14 +343,16 @@ def _on_ray(
     pending: deque[Any] = deque()
     try:
         for part in parts:
-            while len(pending) >= 2 * (workers or int(ray.cluster_resources().get("CPU", 1))):
+            # All pending tasks run at a time if the cluster has cores for them.
+            limit = workers or 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
+            while len(pending) >= limit:
                 yield _value(_wait_for_task(ray, pending.popleft()))
             pending.append(call.remote(reference, part))
         while pending:
             yield _value(_wait_for_task(ray, pending.popleft()))
     except ray.exceptions.RayError as error:
         is_traceback = isinstance(error, ray.exceptions.RayTaskError)  # the reason is last
-        what = str(error).splitlines()[-1 if is_traceback else 0]
+        what = str(error).splitlines()[-1] if is_traceback else first_line(error)
         fix = missing if "No module named" in what else "Run the same command again."
         if isinstance(error, ray.exceptions.OwnerDiedError):
             what = "its nodes cannot ask this process for data"
@@ -354,7 +361,7 @@ def _on_ray(
     except ConnectionError as error:
         pending.clear()  # a call of Ray's would start another cluster
         raise BertworksError(
-            f"the connection to Ray is lost ({str(error).splitlines()[0]})",
+            f"the connection to Ray is lost ({first_line(error)})",
             where=cluster,
             fix="Run the same command again when the cluster is back.",
         ) from None

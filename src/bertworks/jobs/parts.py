@@ -6,11 +6,12 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
-from ..errors import DataError, SettingsError
-from ..utils.formatting import format_names
+from ..errors import MAX_NAMES, DataError, SettingsError, shorten_list
+from ..utils.formatting import format_count
 from .journal import first_difference
 
 
@@ -81,9 +82,10 @@ def order_parts(parts: Iterable[tuple[Path, str | None, Mapping[str, Any]]]) -> 
     if not paths:
         raise DataError("there are no parts")
     count = next(iter(paths)).count
-    missing = [str(part) for i in range(count) if (part := Part(i + 1, count)) not in paths]
-    if missing:
-        what = f"of {count:,} parts, these are missing: {format_names(missing)}"
+    if num_missing := count - len(paths):
+        missing = (str(part) for i in range(count) if (part := Part(i + 1, count)) not in paths)
+        names = shorten_list(list(islice(missing, MAX_NAMES)))
+        what = f"missing {format_count(num_missing, 'part')} of {count:,}: {names}"
         raise DataError(what, fix="Make them, and name all the parts.")
     first_path, *others = (paths[part] for part in sorted(paths))
     for path in others:

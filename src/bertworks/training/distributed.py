@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..errors import SettingsError, TrainingError
+from ..errors import SettingsError, TrainingError, first_line
 from ..nn.device import pick_device
 from ..tasks.task import Task
 from .settings import FitSettings, TrainingSettings
@@ -154,7 +154,7 @@ def process_group(
             dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
         except RuntimeError as error:
             raise TrainingError(
-                f"the {world} processes do not find each other ({str(error).splitlines()[0]})",
+                f"the {world} processes do not find each other ({first_line(error)})",
                 fix="If torchrun restarted them, set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in "
                 "its environment.",
             ) from error

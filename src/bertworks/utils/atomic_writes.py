@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ..errors import OutputError
+from ..errors import OutputError, first_line
 from .formatting import escape_surrogates
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -31,9 +31,10 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = (error.strerror or str(error)).splitlines()[0]
         fix = "Make room, and run the same command again." if error.errno in _FULL else None
-        raise OutputError(f"cannot be written ({why})", where=os.fspath(path), fix=fix) from None
+        raise OutputError(
+            f"cannot be written ({first_line(error)})", where=os.fspath(path), fix=fix
+        ) from None
 
 
 @contextmanager

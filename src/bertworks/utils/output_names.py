@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .edits import is_edited, read_checksums
+from .regular_files import read_bytes
 
 _MODEL = (
     *("config.json", "bertworks.json", "model.safetensors", "model.onnx"),
@@ -81,7 +82,7 @@ def _is_own_card(directory: Path, path: str) -> bool:
     """
     if path.rpartition("/")[2] != "README.md":
         return False
-    text = (directory / path).read_bytes().decode("utf-8", "surrogateescape")
+    text = read_bytes(directory / path).decode("utf-8", "surrogateescape")
     return not is_edited(text) if "/" in path else read_checksums(text) is not None
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ..errors import DataError, OutputError
+from ..errors import DataError, OutputError, first_line
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:/")  # a `Path` keeps one slash of two
 _ONE_SLASH = re.compile(r"(?!file:)([a-z][a-z0-9+.-]+:)/(?!/)")
@@ -80,7 +80,9 @@ def open_raw(path: str) -> Any:
 
 
 def fetch_folder(url: str) -> Path:
-    """Return a copy of a folder in the cache; it is renewed when a file of the folder has changed.
+    """Return a copy of a folder in the cache; once a file of the folder has changed, a new copy.
+
+    Older copies stay in the cache.
 
     Raises:
         DataError: there is no such folder, or the file system cannot be reached.
@@ -93,7 +95,7 @@ def fetch_folder(url: str) -> Path:
         raise DataError("no such folder", where=url)
     with _reading(url):
         system, top = _file_system_and_path(url)
-        infos = system.get_file_info([_file_system_and_path(name)[1] for name in names])
+        infos = system.get_file_info([top + name[len(url) :] for name in names])
         state = [(info.path, info.size, info.mtime_ns) for info in infos]
         cache = cache_directory()
         copy = cache / hashlib.sha256(repr((url, state)).encode()).hexdigest()[:32]
@@ -170,7 +172,7 @@ def local_output(path: str | os.PathLike[str], *, overwrite: bool = False) -> It
             try:
                 _upload(part, f"{folder}/{part.name}")
             except OSError as error:
-                what = f"cannot be written ({str(error).splitlines()[0]})"
+                what = f"cannot be written ({first_line(error)})"
                 raise OutputError(what, where=url) from None
 
 
@@ -220,5 +222,4 @@ def _reading(url: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ImportError, ValueError) as error:
-        what = str(error).splitlines()[0]
-        raise DataError(f"cannot be read ({what})", where=url) from None
+        raise DataError(f"cannot be read ({first_line(error)})", where=url) from None
