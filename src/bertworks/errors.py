@@ -100,6 +100,10 @@ def row_name(index: int, names: Sequence[str] | None = None) -> str:
     return f"row {index + 1}" if names is None else names[index]
 
 
+class WrongModelError(BertworksError):
+    """A model cannot do what is asked: it lacks a head, or makes vectors of another form."""
+
+
 class OutputError(BertworksError):
     """An output cannot be written, is being written by another process, or is an input too."""
 
@@ -300,10 +304,6 @@ def suggest_setting(name: str, valid: Iterable[str]) -> str:
         if other.partition(".")[0] in valid:
             return f"The setting is called {other!r}"
     return _FIXES_OF_UNKNOWN_SETTINGS.get(name) or did_you_mean(name, valid)
-
-
-class WrongModelError(BertworksError):
-    """A model cannot do what is asked: it lacks a head, or makes vectors of another form."""
 
 
 def check_path_name(path: str | os.PathLike[str]) -> None:

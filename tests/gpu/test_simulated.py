@@ -151,7 +151,7 @@ def test_vectors_are_those_of_the_cpu(precision: str, gpu: Counts) -> None:
 def test_bits_that_do_not_depend_on_the_batch_are_refused(gpu: Counts) -> None:
     model = Model.fresh(GEOMETRY, Tokenizer.from_vocabulary(WORD_PIECES))
     model.network.to("cuda:0")
-    with pytest.raises(SettingsError, match="on cuda a text's bits depend on its batch"):
+    with pytest.raises(SettingsError, match="on cuda a text's result depends on its batch"):
         model.embed(["a b c"], deterministic=True)
 
 

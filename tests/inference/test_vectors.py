@@ -75,7 +75,7 @@ def test_changed_number_in_a_manifest_is_found(model, out):
     content = manifest.read_text()
     for was, now in (('"num_truncated": 0', '"num_truncated": 1'), ('"crc32"', '"crc33"')):
         manifest.write_text(content.replace(was, now))
-        with pytest.raises(DataError, match=r"\.json: is damaged, or no manifest"):
+        with pytest.raises(DataError, match=r"\.json: is damaged, or not a manifest"):
             model.embed_to(out, TEXTS, **WINDOW)
 
 
@@ -109,7 +109,7 @@ def test_file_of_another_program_is_refused(model, out, tmp_path):
     assert out.read_bytes() == b"precious"
     manifest = out.with_name(f"{out.name}.json")
     manifest.write_text('{"mine": 1}')
-    with pytest.raises(DataError, match="is damaged, or no manifest"):
+    with pytest.raises(DataError, match="is damaged, or not a manifest"):
         model.embed_to(out, TEXTS)
     with pytest.raises(StopError):
         model.embed_to(tmp_path / f"half-{out.name}", read_until_stop(TEXTS, 9), **WINDOW)
@@ -194,7 +194,7 @@ def test_manifest_with_an_impossible_width_is_refused(model, tmp_path, width):
     manifest = tmp_path / "1.parquet.json"
     tree = verify_checksum(json.loads(manifest.read_text()))
     manifest.write_text(json.dumps(with_checksum({**tree, "width": width})))
-    with pytest.raises(DataError, match=r"1\.parquet\.json: is damaged, or is no manifest"):
+    with pytest.raises(DataError, match=r"1\.parquet\.json: is damaged, or not a manifest"):
         bw.merge([part], tmp_path / "out.parquet")
 
 

@@ -1,4 +1,4 @@
-"""Evaluate a network: on labelled rows, or on held-out documents of a corpus."""
+"""Evaluate a network on labelled rows; `evaluate_held_out.py` has held-out documents."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def frozen_form(
     device = _first_weight(network).device
     if deterministic and device.type != "cpu":
         raise SettingsError(
-            f"deterministic=true: on {device.type} a text's bits depend on its batch",
+            f"deterministic=true: on {device.type} a text's result depends on its batch",
             fix="Leave it out, or use device=cpu.",
         )
     dtype = dtype_of(precision, device)

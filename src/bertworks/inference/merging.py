@@ -134,7 +134,7 @@ def _read_manifest(path: Path) -> OutputManifest:
     try:
         manifest = OutputManifest.read(file)
     except ValueError:
-        raise DataError("is damaged, or is no manifest", where=str(file), fix=fix) from None
+        raise DataError("is damaged, or not a manifest", where=str(file), fix=fix) from None
     manifest.check(path)
     return manifest
 

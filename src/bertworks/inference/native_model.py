@@ -140,7 +140,7 @@ class NativeModel(TaskModel):
 
     @property
     def num_parameters(self) -> int:
-        """The number of numbers in the files of weights."""
+        """The number of weights in the files of weights."""
         return self.network.num_parameters
 
     @property

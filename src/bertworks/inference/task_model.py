@@ -277,8 +277,8 @@ class TaskModel(EmbeddingModel):
                 or a tuple `(texts, labels)` (see `data.tables.Table`). For a pre-trained
                 model, a directory written by `prepare`, whose held-out documents are used.
             settings: settings of `LabelledTableOptions` and `EngineSettings`; for a corpus also of
-                `MeasuredSettings`, which default to the values of the run that the model was
-                loaded from.
+                `HeldOutEvaluationSettings`, which default to the values of the run that the model
+                was loaded from.
 
         Raises:
             DataError: a row does not fit the task, or has no label; or a corpus does not fit the

@@ -44,7 +44,7 @@ class TokenFeatures(TextReader):
             progress: called after each batch with the number of texts done.
 
         Raises:
-            DataError: see `HiddenStateExtractor.encode`.
+            DataError: see `TextReader.encode`.
             CheckpointError: a vector is not finite.
         """
         where = where or self.default_names(texts)

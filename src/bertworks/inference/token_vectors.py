@@ -37,7 +37,7 @@ class TokenVectors(Sequence[Matrix]):
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> TokenVectors:
-        """Open a file that `embed` wrote.
+        """Open a file that `embed_to` wrote.
 
         Raises:
             DataError: it is no such file, or is damaged.

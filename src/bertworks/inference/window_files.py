@@ -423,7 +423,7 @@ class FileJob(Generic[T]):
             manifest = OutputManifest.read(file)
         except ValueError:
             fix = "Choose another output path, or start again with --overwrite (overwrite=True)."
-            what = "is damaged, or no manifest"
+            what = "is damaged, or not a manifest"
             raise DataError(what, where=str(file), fix=fix) from None
         check_settings(manifest.settings, settings, out)
         manifest.check(out)

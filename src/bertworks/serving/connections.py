@@ -188,7 +188,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().__init__(**arguments)
         self.open_connections = connections
         self.connection: Connection
-        self._unparsed_bytes = 0  # bytes since the last that were of a body, or ended headers
+        self._unparsed_bytes = 0  # received since headers ended or a body's bytes came
 
     @property
     def _is_answering(self) -> bool:

@@ -296,7 +296,7 @@ class LoadedModel:
 
 
 def check_native_model(model: AnyModel, precision: InferencePrecision) -> AnyModel:
-    """Return a model; prefer a network of PyTorch's to native code for vectors alone.
+    """Return the model, unless PyTorch should compute it.
 
     Raises:
         NeedsPyTorchError: its task needs PyTorch, which is installed; or the precision does.
