@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 import torch
+from tests.native.conftest import list_instruction_sets
 
 import bertworks as bw
 from bertworks.inference.frozen_layers import has_packed_kernels
@@ -167,7 +168,7 @@ def test_forced_instruction_set_has_the_same_bits_without_pytorch(
     code, texts = library.library(), ["a short text", "another one, which is longer", "a"]
     forced_sets = []
     try:
-        for name in library.instruction_sets():
+        for name in list_instruction_sets():
             if code.bertworks_choose(name.encode()) or not library.has_kernels("int8"):
                 continue
             forced_sets.append(name)

@@ -139,8 +139,6 @@ def predict(
     task: Task[Any],
     rows: Iterable[LocatedRow],
     settings: EngineSettings = DEFAULTS,
-    *,
-    workers: Workers = HERE,
 ) -> Iterator[tuple[Row, Prediction]]:
     """Yield each row with its prediction, in the order of the rows.
 
@@ -148,14 +146,12 @@ def predict(
 
     Args:
         rows: any number; their target columns are not read.
-        workers: the processes that predict, each with the network.
-            `Workers`.
 
     Raises:
         DataError: a row does not fit the task.
         CheckpointError: the network's output for a row is not finite.
     """
-    return predict_rows(WindowPredictor(network, task, settings), rows, workers)
+    return predict_rows(WindowPredictor(network, task, settings), rows)
 
 
 def predict_rows(
@@ -188,9 +184,11 @@ def resolve_precision(
     """Return a precision; "auto" is what it means on the network's device, also for workers."""
     if isinstance(network, NativeNetwork):
         return network.resolve_precision(precision)
-    from .network_runner import resolve_precision
+    if precision != "auto":
+        return precision
+    from ..nn.device import resolve_auto
 
-    return resolve_precision(precision, network)
+    return resolve_auto(next(network.parameters()).device)
 
 
 def count_gpus(network: AnyNetwork | HasEncoder) -> int:

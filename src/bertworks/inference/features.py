@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, repeat
+from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
 import numpy as np
@@ -23,7 +22,7 @@ from ..settings.literals import InferencePrecision
 from ..settings.pooling import modes_of
 from ..text.tokenizer import Tokenizer
 from .engine import resolve_precision
-from .fingerprints import POOLER, arrays_of, fingerprint_of_arrays
+from .fingerprints import POOLER, arrays_of
 from .frozen_native import FrozenNativeEncoder, native_parts
 from .frozen_network import frozen_form, inference
 from .native_encoder import layer_vectors, text_vectors
@@ -57,14 +56,11 @@ class HiddenStateExtractor(TextReader):
     def auto_precision(self) -> InferencePrecision:
         return resolve_precision("auto", self.network)
 
-    def fingerprint(self) -> str:
+    def _named_arrays(self) -> Iterator[tuple[str, NDArray[np.uint8]]]:
         pooler = None if self.uses_pooler else POOLER
-        arrays = arrays_of(self.network.encoder, skipped_prefix=pooler)
-        modules = self.modules
-        if modules is None:
-            return fingerprint_of_arrays(self.config, self.tokenizer, arrays)
-        all_arrays = chain(arrays, arrays_of(modules, "modules."))
-        return fingerprint_of_arrays(self.config, self.tokenizer, all_arrays, modules.settings)
+        yield from arrays_of(self.network.encoder, skipped_prefix=pooler)
+        if self.modules is not None:
+            yield from arrays_of(self.modules, "modules.")
 
     def for_workers(self, cluster: str | None) -> Self:
         del cluster
@@ -83,7 +79,7 @@ class HiddenStateExtractor(TextReader):
             parts = native_parts(form.encoder, None, None)
             if parts is not None:
                 return torch.from_numpy(layer_vectors(self, parts.encoder, packed, to_floats))
-            return torch.cat(self.parts(form.encoder, packed, lambda hidden: hidden), -1)
+            return self.layer_vectors(form.encoder, packed, Tensor.float)
 
     def token_states(
         self, texts: Sequence[EncodedText], places: Sequence[str]
@@ -95,37 +91,18 @@ class HiddenStateExtractor(TextReader):
             check_finite(states, lambda at: owners[bisect_right(edges, at) - 1])  # noqa: B023
             yield part, packed, states.cpu().numpy()
 
-    def parts(
+    def layer_vectors(
         self, encoder: Encoder, packed: Packed, reduce: Callable[[Tensor], Tensor]
-    ) -> list[Float[Tensor, "vectors width"]]:
-        """The vectors to concatenate: of each layer, or of all layers combined, after `reduce`.
+    ) -> Float[Tensor, "vectors width"]:
+        """The vectors of each layer, or of all layers combined, after `reduce`, side by side.
 
         Args:
             encoder: in its frozen form.
         """
-        layers, last = self.layers, self.config.num_hidden_layers
-        states: Iterable[tuple[int, Tensor]]
         if self.is_of_last:  # a call of the encoder may compute all layers at once
-            states = [(last, encoder(packed))]
-        else:
-            states = enumerate(encoder.hidden_states(packed))
-        if self.settings.combine == "concat":
-            vectors: dict[int, Tensor] = {}
-            for number, hidden in states:
-                if number in layers:
-                    vectors[number] = reduce(hidden.float())
-            return [vectors[layer] for layer in layers]
-        weights = dict.fromkeys(layers, 0.0)
-        for number, weight in zip(layers, self.settings.layer_weights or repeat(1.0), strict=False):
-            weights[number] += weight
-        total: Tensor | None = None
-        for number, hidden in states:
-            if number in layers:
-                weighted = weights[number] * hidden.float()
-                total = weighted if total is None else total + weighted
-        assert total is not None
-        is_mean = self.settings.combine == "mean"
-        return [reduce(total / sum(weights.values()) if is_mean else total)]
+            return reduce(encoder(packed))
+        parts = self.combine_layers(encoder.hidden_states(packed), reduce, Tensor.float)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
 class NetworkEmbedder(TextEmbedder, HiddenStateExtractor):
@@ -186,12 +163,11 @@ class Embedder(NetworkEmbedder, VectorEmbedder):
     ) -> Float[Tensor, "sequences width"]:
         if self.pooling == "pooler":
             return encoder.pool(encoder(packed), packed).float()
-        parts = self.parts(
+        return self.layer_vectors(
             encoder,
             packed,
-            lambda hidden: pool(hidden, packed, self.pooling, first=num_excluded),
+            lambda hidden: pool(hidden.float(), packed, self.pooling, first=num_excluded),
         )
-        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
 class NetworkTokenFeatures(HiddenStateExtractor, TokenFeatures):

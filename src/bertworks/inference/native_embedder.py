@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,6 @@ from ..packed import Packed
 from ..settings.literals import InferencePrecision
 from ..settings.pooling import modes_of
 from ..text.tokenizer import Tokenizer
-from .fingerprints import fingerprint_of_arrays
 from .native_encoder import NativeParts, layer_vectors, text_vectors, unsupported_pooling
 from .native_modules import NativeModules
 from .native_network import NativeNetwork, auto_precision
@@ -41,13 +39,10 @@ class NativeReader(TextReader):
     def auto_precision(self) -> InferencePrecision:
         return auto_precision()
 
-    def fingerprint(self) -> str:
-        arrays = self.network.named_arrays(with_pooler=self.uses_pooler)
-        modules = self.modules
-        if modules is None:
-            return fingerprint_of_arrays(self.config, self.tokenizer, arrays)
-        all_arrays = chain(arrays, modules.named_arrays())
-        return fingerprint_of_arrays(self.config, self.tokenizer, all_arrays, modules.settings)
+    def _named_arrays(self) -> Iterator[tuple[str, NDArray[Any]]]:
+        yield from self.network.named_arrays(with_pooler=self.uses_pooler)
+        if self.modules is not None:
+            yield from self.modules.named_arrays()
 
     def for_workers(self, cluster: str | None) -> Self:
         if cluster is not None:  # other machines do not have the files, which a worker reads again

@@ -8,9 +8,7 @@ the frozen form of a network use the same code, so their vectors have the same b
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -148,7 +146,7 @@ def _weighted_means(
     return means
 
 
-def of_unit_length(
+def of_unit_length_by_row(
     vectors: Float[np.ndarray, "texts width"],
 ) -> Float[np.ndarray, "texts width"]:
     """Return vectors scaled to length 1, with the same bits whatever the other vectors are."""
@@ -232,26 +230,10 @@ def layer_vectors(
     Args:
         reader: says which layers, and how they are combined.
     """
-    layers, settings = reader.layers, reader.settings
-    if reader.is_of_last:
+    if reader.is_of_last:  # all layers are computed in one call
         return reduce(encoder(packed))
-    counts = Counter(layers)
-    weights: dict[int, float] = dict.fromkeys(layers, 0.0)
-    for number, weight in zip(layers, settings.layer_weights or repeat(1.0), strict=False):
-        weights[number] += weight
-    states = enumerate(encoder.states(packed))
-    if settings.combine == "concat":
-        vectors = {number: reduce(hidden) for number, hidden in states if number in counts}
-        return np.concatenate([vectors[layer] for layer in layers], axis=1)
-    total: Vectors | None = None
-    for number, hidden in states:
-        if number in counts:
-            weighted = np.float32(weights[number]) * to_floats(hidden)
-            total = weighted if total is None else total + weighted
-    assert total is not None
-    if settings.combine == "mean":
-        total /= np.float32(sum(weights.values()))
-    return reduce(total)
+    parts = reader.combine_layers(encoder.states(packed), reduce, to_floats)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
 
 def text_vectors(
@@ -278,4 +260,4 @@ def text_vectors(
         )
     if modules is not None:
         vectors = modules(vectors)
-    return of_unit_length(vectors) if has_unit_length else vectors
+    return of_unit_length_by_row(vectors) if has_unit_length else vectors

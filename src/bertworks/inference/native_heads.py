@@ -27,7 +27,7 @@ from ..nn.head_layouts import (
     tensors_of,
 )
 from ..packed import Packed
-from .native_encoder import NativeEncoder, of_unit_length
+from .native_encoder import NativeEncoder, of_unit_length_by_row
 from .native_weights import WORDS
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class NativeTaskNetwork:
 
     def vectors(self, packed: Packed, pooling: str) -> Float[np.ndarray, "sequences width"]:
         """A vector of length 1 of each sequence."""
-        return of_unit_length(self._encoder.pool(self.hidden(packed), packed, pooling))
+        return of_unit_length_by_row(self._encoder.pool(self.hidden(packed), packed, pooling))
 
     def pool(self, packed: Packed) -> Float[np.ndarray, "sequences hidden_size"]:
         """The output of the encoder's pooler for each sequence."""

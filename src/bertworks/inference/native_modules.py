@@ -20,7 +20,7 @@ from ..nn.vector_module_settings import (
     ModuleSettings,
     NormalizeSettings,
 )
-from .native_encoder import of_unit_length
+from .native_encoder import of_unit_length_by_row
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -97,7 +97,7 @@ class NativeModules:
             if isinstance(settings, DenseSettings):
                 vectors = _dense(settings, weights, vectors)
             elif isinstance(settings, NormalizeSettings):
-                vectors = of_unit_length(vectors)
+                vectors = of_unit_length_by_row(vectors)
         return vectors
 
 

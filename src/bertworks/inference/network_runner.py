@@ -13,12 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import not_finite_error
-from ..nn.device import is_finite, resolve_auto
+from ..nn.device import is_finite
 from ..nn.encoder import Pooler
 from ..nn.heads import LayoutHead, NSPHead
 from ..nn.layers import Dropout, LayerNorm, Linear, OutputLinear, RMSNorm
 from ..packed import Batch
-from ..settings.literals import InferencePrecision
 from ..tasks import is_user_task
 from ..tasks.network import Network
 from ..tasks.task import Example, Task
@@ -110,11 +109,6 @@ def _is_plain(part: nn.Module) -> bool:
 def _has_hooks(part: nn.Module) -> bool:
     """Whether functions are called before or after a module, which may change its results."""
     return bool(part._forward_hooks or part._forward_pre_hooks)
-
-
-def resolve_precision(precision: InferencePrecision, network: nn.Module) -> InferencePrecision:
-    """Return a precision; "auto" is what it means on the network's device."""
-    return resolve_auto(next(network.parameters()).device) if precision == "auto" else precision
 
 
 def check_finite(vectors: Tensor, place: Callable[[int], str]) -> None:

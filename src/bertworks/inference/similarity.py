@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DataError
+from ..errors import DataError, import_optional
 from ..settings.literals import SimilarityFunction
 
 Vectors = NDArray[np.floating]
+FloatT = TypeVar("FloatT", np.float32, np.float64)
 
 
 def is_sparse(vectors: object) -> bool:
@@ -93,12 +94,7 @@ def max_similarities(
 
 
 def _cosines(texts: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.clip(_unit(texts) @ _unit(others).T, -1, 1)
-
-
-def _unit(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(lengths, lengths, 1)
+    return np.clip(of_unit_length(texts) @ of_unit_length(others).T, -1, 1)
 
 
 def _products(texts: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -133,10 +129,19 @@ _FUNCTIONS: Mapping[
 }
 
 
-def of_unit_length(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return vectors divided by their lengths; a zero vector stays zero."""
+def of_unit_length(vectors: NDArray[FloatT]) -> NDArray[FloatT]:
+    """Return vectors divided by their lengths; a zero vector stays zero.
+
+    Native code has `of_unit_length_by_row`, whose bits do not depend on the number of vectors.
+    """
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    result: NDArray[np.float32] = (vectors / np.where(lengths, lengths, 1)).astype(
-        np.float32, copy=False
-    )
-    return result
+    return (vectors / np.where(lengths, lengths, 1)).astype(vectors.dtype, copy=False)
+
+
+def import_sparse() -> Any:
+    """Return SciPy's `sparse`.
+
+    Raises:
+        BertworksError: SciPy is not installed.
+    """
+    return import_optional("scipy.sparse", "metrics", "Sparse vectors")

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..errors import SettingsError, import_optional, row_name
+from ..errors import SettingsError, row_name
 from ..nn.encoder import HasEncoder
 from ..nn.heads import MLMHead
 from ..tasks.retrieval.sparse_network import splade_weights
@@ -26,16 +26,13 @@ from .features import NetworkEmbedder
 from .frozen_network import inference
 from .network_runner import check_finite
 from .settings import EmbedSettings, EngineSettings
+from .similarity import import_sparse
 from .text_embedding import EncodedText
 
 SparseMatrix: TypeAlias = Any
 """A `scipy.sparse.csr_matrix`; SciPy is imported when one is made."""
 
 _CHUNK_TOKENS = 256
-
-
-def _import_sparse() -> Any:
-    return import_optional("scipy.sparse", "metrics", "Sparse vectors")
 
 
 class SparseEmbedder(NetworkEmbedder):
@@ -57,7 +54,7 @@ class SparseEmbedder(NetworkEmbedder):
 
     def _check_settings(self) -> None:
         """Raise SettingsError if the settings do not fit the network."""
-        _import_sparse()
+        import_sparse()
         if not self.is_of_last:
             raise SettingsError(f"pooling={self.pooling!r} uses only the last layer")
         if self.settings.dimensions is not None:
@@ -83,14 +80,14 @@ class SparseEmbedder(NetworkEmbedder):
         columns = np.concatenate([np.empty(0, np.int32), *(row for row, _ in rows)])
         values = np.concatenate([np.empty(0, np.float32), *(row for _, row in rows)])
         shape = (len(rows), self.width)
-        return _import_sparse().csr_matrix(
+        return import_sparse().csr_matrix(
             (values.astype(np.float32), columns.astype(np.int32), edges), shape=shape
         )
 
     def concatenate(self, parts: Sequence[SparseMatrix]) -> SparseMatrix:
         if not parts:
             return self._from_rows([])
-        return _import_sparse().vstack(parts, format="csr")
+        return import_sparse().vstack(parts, format="csr")
 
 
 class SpladeEmbedder(SparseEmbedder):

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -21,12 +21,16 @@ from ..packed import Packed, by_tokens
 from ..settings.literals import InferencePrecision
 from ..text.encoding import Encoding, TokenIds, Truncation
 from ..text.tokenizer import Tokenizer
+from .fingerprints import fingerprint_of_arrays
 from .settings import EmbedSettings, EngineSettings, LayerSettings
 from .similarity import of_unit_length
 from .vector_codes import CODE_TYPES, code_width, quantize_vectors
 
 if TYPE_CHECKING:
     from jaxtyping import Float
+
+    from ..nn.vector_modules import VectorModules
+    from .native_modules import NativeModules
 
 _TOKENS_OF_A_THREAD = 2048
 
@@ -59,11 +63,13 @@ class TextReader(ABC):
         limit: maximum tokens per text.
         may_be_empty: whether a text without tokens has a vector.
         device_type: the kind of device that computes vectors.
+        modules: those of the model that follow pooling; None: there are none.
 
     Raises:
         SettingsError: a layer does not exist, or the limit exceeds the encoder's positions.
     """
 
+    modules: VectorModules | NativeModules | None = None
     may_be_empty = False
     device_type = "cpu"
     num_gpus = 0
@@ -145,9 +151,14 @@ class TextReader(ABC):
     def auto_precision(self) -> InferencePrecision:
         """The precision that "auto" means here."""
 
-    @abstractmethod
     def fingerprint(self) -> str:
         """A digest that identifies the model; see `fingerprints`."""
+        settings = () if self.modules is None else self.modules.settings
+        return fingerprint_of_arrays(self.config, self.tokenizer, self._named_arrays(), settings)
+
+    @abstractmethod
+    def _named_arrays(self) -> Iterable[tuple[str, NDArray[Any]]]:
+        """Yield the arrays of the encoder and of the modules, in order, with their names."""
 
     @abstractmethod
     def for_workers(self, cluster: str | None) -> Self:
@@ -209,6 +220,30 @@ class TextReader(ABC):
     def is_of_last(self) -> bool:
         """Whether only the last layer's states are needed."""
         return self.layers == [self.config.num_hidden_layers]
+
+    def combine_layers(
+        self,
+        states: Iterable[Any],
+        reduce: Callable[[Any], Any],
+        to_floats: Callable[[Any], Any],
+    ) -> list[Any]:
+        """Return the vectors to concatenate: of each layer, or of all combined, after `reduce`.
+
+        Args:
+            states: of all layers, the embeddings first: tensors or arrays.
+            reduce: makes float32 vectors of states.
+            to_floats: converts states to float32.
+        """
+        layers, settings = self.layers, self.settings
+        weights = dict.fromkeys(layers, 0.0)
+        for number, weight in zip(layers, settings.layer_weights or repeat(1.0), strict=False):
+            weights[number] += weight
+        needed_states = ((number, one) for number, one in enumerate(states) if number in weights)
+        if settings.combine == "concat":
+            vectors = {number: reduce(hidden) for number, hidden in needed_states}
+            return [vectors[layer] for layer in layers]
+        total = sum(weights[number] * to_floats(hidden) for number, hidden in needed_states)
+        return [reduce(total / sum(weights.values()) if settings.combine == "mean" else total)]
 
 
 class TextEmbedder(TextReader):

@@ -14,12 +14,13 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from ..errors import DataError, first_line, import_optional
+from ..errors import DataError, first_line
 from ..settings.literals import Quantization
 from ..settings.pooling import NO_POOLING, SPARSE_POOLINGS
 from ..utils.atomic_writes import atomic_write
 from ..utils.lazy_module import LazyModule
 from ..utils.memory import is_memory_short
+from .similarity import import_sparse
 from .token_features import Features
 from .token_vectors import read_parts, write_token_vectors
 from .vector_codes import CODE_TYPES
@@ -182,7 +183,7 @@ class Npz(SparseParquet):
 
     def join(self, parts: Mapping[Path, OutputManifest], out: Path, rows: int) -> None:
         del rows
-        sparse = _import_sparse()
+        sparse = import_sparse()
         matrices = [sparse.load_npz(part) for part in parts]
         self._save(sparse.vstack(matrices, format="csr"), out)
 
@@ -199,11 +200,11 @@ class Npz(SparseParquet):
         edges = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
         shape = (len(edges) - 1, self.width)
         data = np.concatenate(values), np.concatenate(columns), edges
-        self._save(_import_sparse().csr_matrix(data, shape=shape), out)
+        self._save(import_sparse().csr_matrix(data, shape=shape), out)
 
     def _save(self, matrix: Any, out: Path) -> None:
         with out.open("wb") as file:  # with a name, SciPy would add a suffix to it
-            _import_sparse().save_npz(file, matrix)
+            import_sparse().save_npz(file, matrix)
 
 
 class MatrixParquet(Parquet):
@@ -238,10 +239,6 @@ class MatrixSafetensors(MatrixParquet):
             for one in lists
         )
         write_token_vectors(out, self.width, rows, parts)
-
-
-def _import_sparse() -> Any:
-    return import_optional("scipy.sparse", "metrics", "Sparse vectors")
 
 
 def vector_format_of(

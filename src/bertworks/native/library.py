@@ -99,14 +99,6 @@ def instruction_set() -> str:
     return library().bertworks_isa(-1).decode() if is_enabled() else ""
 
 
-def instruction_sets() -> list[str]:
-    """The instruction sets for which there are kernels, the best one last."""
-    names: list[str] = []
-    while name := library().bertworks_isa(len(names)):
-        names.append(name.decode())
-    return names
-
-
 def _choose(code: Any) -> None:
     """Let a library use the instruction set that the environment variable names.
 

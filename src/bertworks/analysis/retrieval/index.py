@@ -25,9 +25,15 @@ from ...checkpoints.sentence_settings import PromptRole
 from ...data.reading import TableOptions
 from ...data.tables import Table
 from ...data.text_inputs import Texts, read_texts
-from ...errors import BertworksError, import_optional
+from ...errors import BertworksError
 from ...inference.settings import EngineSettings
-from ...inference.similarity import is_sparse, max_similarities, of_unit_length, similarities
+from ...inference.similarity import (
+    import_sparse,
+    is_sparse,
+    max_similarities,
+    of_unit_length,
+    similarities,
+)
 from ...inference.token_vectors import TokenVectors
 from ...inference.vector_codes import vectors_of_codes
 from ...settings.keywords import EngineKeywords, RowKeywords
@@ -241,8 +247,7 @@ def _load_vectors(file: Path, mmap_mode: Literal["r"] | None = None) -> Any:
         return matrices if mmap_mode else TokenVectors(np.array(matrices.vectors), matrices.offsets)
     if file.suffix == ".npy":
         return np.load(file, mmap_mode=mmap_mode)
-    sparse: Any = import_optional("scipy.sparse", "metrics", "Sparse vectors")
-    return sparse.load_npz(file).tocsr()
+    return import_sparse().load_npz(file).tocsr()
 
 
 _PRODUCTS = ("cosine", "dot")
