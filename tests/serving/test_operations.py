@@ -377,7 +377,7 @@ def test_a_request_whose_client_disconnected_is_dropped(directories, start) -> N
 def make_post(app: Any) -> Callable[[], Awaitable[None]]:
     """Return a function that posts to an application behind the middleware, and stays connected."""
     service = make_app(Models({"mini": "mini"})).state.service
-    middleware = RequestMiddleware(app, service, Keys(), local=False)
+    middleware = RequestMiddleware(app, service, local=False)
     names = ("method", "path", "raw_path", "query_string", "headers")
     scope = dict(zip(names, ("POST", "/embed", b"/embed", b"", ()), strict=True))
 

@@ -204,15 +204,15 @@ def test_a_killed_server_starts_again_and_hup_reloads_models(directories, tmp_pa
         (["{encoder}", "{encoder}"], "two models are called 'encoder'"),
         (
             ["{encoder}", "--port", "{port}"],
-            "error: cannot listen to 127.0.0.1:{port}. Another server may be there",
+            "error: cannot listen on 127.0.0.1:{port}. Another server may be there",
         ),
         (
             ["{encoder}", "--host", "999.1.1.1", "--no-auth"],
-            "cannot listen to 999.1.1.1:8080. 999.1.1.1 is no address of this machine",
+            "cannot listen on 999.1.1.1:8080. 999.1.1.1 is no address of this machine",
         ),
         (
             ["{encoder}", "--host", "192.0.2.1", "--no-auth"],
-            "cannot listen to 192.0.2.1:8080. 192.0.2.1 is no address of this machine",
+            "cannot listen on 192.0.2.1:8080. 192.0.2.1 is no address of this machine",
         ),
         (["{encoder}", "--tls-key", "{key}"], "--tls-key is given without --tls-certificate"),
         (["{encoder}", "--tls-certificate", "{key}"], "key.pem: there is no certificate in it"),

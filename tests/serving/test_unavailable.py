@@ -115,7 +115,7 @@ def test_an_address_in_use_is_an_error_before_models_are_loaded(directories) -> 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = str(listener.getsockname()[1])
         result = CliRunner().invoke(app, ["serve", "nowhere/at all", "--port", port])
-    assert f"cannot listen to 127.0.0.1:{port}. Another server may be there" in result.stderr
+    assert f"cannot listen on 127.0.0.1:{port}. Another server may be there" in result.stderr
 
 
 @pytest.mark.long

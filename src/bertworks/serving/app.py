@@ -104,7 +104,7 @@ def make_app(
         app.add_exception_handler(kind, _answer_error)
     for dialect in DIALECTS:
         app.include_router(dialect)
-    app.add_middleware(RequestMiddleware, service=service, keys=keys, local=local)
+    app.add_middleware(RequestMiddleware, service=service, local=local)
     if service.settings.cors_origins:  # outermost: a browser asks for permission without a key
         app.add_middleware(
             CORSMiddleware,
@@ -113,7 +113,7 @@ def make_app(
             allow_headers=("*",),
             expose_headers=("x-request-id", "traceparent", "retry-after"),
         )
-    app.openapi = make_openapi(app, service, EXAMPLES, with_keys=bool(keys))  # type: ignore[method-assign]
+    app.openapi = make_openapi(app, service, EXAMPLES)  # type: ignore[method-assign]
     return app
 
 

@@ -156,10 +156,6 @@ class Job:
             waiting_seconds = time.monotonic() - start_time - working_seconds
             context.queueing_seconds += max(0.0, waiting_seconds)
 
-    def reply(self, value: Any) -> Response:
-        """Return a value, which may contain arrays, as JSON; see `reply`."""
-        return reply(self.context, value)
-
 
 def get_service(request: Request) -> Service:
     """Return the server's models, queue and limits."""

@@ -25,7 +25,7 @@ from .logs import log
 from .metrics import RequestContext
 from .pages import make_key_page
 from .request_error import RequestError
-from .security import Keys, is_loopback, needs_no_key, parse_host
+from .security import is_loopback, needs_no_key, parse_host
 from .service import Service
 from .tracing import RequestTrace
 
@@ -39,14 +39,14 @@ class RequestMiddleware:
     Args:
         app: the application.
         service: limits, metrics, and whether the server is stopping: then connections are closed.
-        keys: accepted API keys; without any, every client that can reach the server has access.
+            Without accepted API keys, every client that can reach the server has access.
         local: whether the server listens only to this machine. Without keys, requests must then
             name this machine as their host, so that no web page can reach the server under
             another name (DNS rebinding).
     """
 
-    def __init__(self, app: ASGIApp, service: Service, keys: Keys, *, local: bool) -> None:
-        self.app, self.service, self.keys, self.local = app, service, keys, local
+    def __init__(self, app: ASGIApp, service: Service, *, local: bool) -> None:
+        self.app, self.service, self.keys, self.local = app, service, service.keys, local
         self.settings = service.settings
         self._num_open_requests = 0
 

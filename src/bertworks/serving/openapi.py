@@ -68,10 +68,10 @@ def _adapt_example(body: dict[str, Any], path: str, loaded_model: LoadedModel) -
 
 
 def make_openapi(
-    app: FastAPI, service: Service, examples: Examples, *, with_keys: bool
+    app: FastAPI, service: Service, examples: Examples
 ) -> Callable[[], dict[str, Any]]:
     """Return a function that makes the OpenAPI description, for the models loaded at that time."""
-    default_openapi = app.openapi
+    default_openapi, with_keys = app.openapi, bool(service.keys)
 
     def openapi() -> dict[str, Any]:
         description = copy.deepcopy(default_openapi())

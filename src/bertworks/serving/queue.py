@@ -18,6 +18,9 @@ from ..errors import BertworksError
 from ..packed import Sized
 from .schedule import Load, Row, Runner, Schedule, Ticket
 
+_MAX_WAIT_SECONDS = 0.002
+"""How long a batch waits while other rows are being tokenised."""
+
 
 class ClosedError(BertworksError):
     """The queue accepts no more requests."""
@@ -35,7 +38,6 @@ class Queue:
     Args:
         batch_tokens: maximum tokens of a batch (or one row); halved when memory runs out.
         max_tokens: maximum tokens in the queue; above it, `submit` refuses requests.
-        max_wait: seconds that a batch waits while other rows are being tokenised.
         clock: returns seconds; deadlines are compared with it.
         observe: called after each batch with its rows, tokens and seconds.
     """
@@ -44,11 +46,10 @@ class Queue:
         self,
         batch_tokens: int = 8192,
         max_tokens: int = 1 << 20,
-        max_wait: float = 0.002,
         clock: Callable[[], float] = time.monotonic,
         observe: Callable[[int, int, float], None] | None = None,
     ) -> None:
-        self.max_wait, self._clock, self._observe = max_wait, clock, observe
+        self._clock, self._observe = clock, observe
         self._condition = threading.Condition()
         self._schedule = Schedule(batch_tokens, max_tokens, clock)
         self._threads: list[threading.Thread] = []
@@ -189,8 +190,8 @@ class Queue:
         return False
 
     def _wait_for_rows(self) -> None:
-        """Wait up to `max_wait` while rows are tokenised, so that the next batch is fuller."""
-        until = self._clock() + self.max_wait
+        """Wait a moment while rows are tokenised, so that the next batch is fuller."""
+        until = self._clock() + _MAX_WAIT_SECONDS
         while self._schedule.num_untokenised_rows and (left := until - self._clock()) > 0:
             if self._schedule.ready_tokens >= self._schedule.batch_limit:
                 return

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from ..data.rows import Row
 from ..errors import LengthError
 from ..inference.engine import AnyNetwork, outputs_of
 from ..inference.pretraining_heads import MaskedExample, MaskedText, mask_examples, predict_masks
@@ -46,13 +45,6 @@ class Text(NamedTuple):
 
     where: str
     text: Any
-
-
-class TaskRow(NamedTuple):
-    """A row of a task, and its field, for errors."""
-
-    where: str
-    row: Row
 
 
 @contextmanager
@@ -144,7 +136,7 @@ class TaskRunner:
         task: Task[Any] | None = None,
         truncation: Truncation | None = None,
     ) -> list[Any]:
-        """Tokenise `TaskRow`s.
+        """Tokenise `LocatedRow`s.
 
         Args:
             task: replaces the runner's task, to treat long texts differently.
@@ -154,7 +146,7 @@ class TaskRunner:
             DataError: a row is not valid for the task.
         """
         examples = (task or self.task).examples(
-            [item.row for item in items],
+            [item.values for item in items],
             self._take_numbers(len(items)),
             where=[item.where for item in items],
             labelled=False,

@@ -47,10 +47,10 @@ class Server(uvicorn.Server):
     """
 
     def __init__(
-        self, config: uvicorn.Config, service: Service, keys: Keys, listeners: Sequence[Listener]
+        self, config: uvicorn.Config, service: Service, listeners: Sequence[Listener]
     ) -> None:
         super().__init__(config)
-        self.service, self.keys, self.listeners = service, keys, listeners
+        self.service, self.listeners = service, listeners
         self._reloading = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -130,14 +130,14 @@ class Server(uvicorn.Server):
         service, config = self.service, self.config
         async with self._reloading:
             try:
-                keys = Keys() if not self.keys else read_keys(self.keys.file)
+                keys = read_keys(service.keys.file) if service.keys else Keys()
                 context = make_tls_context(config)
                 new_models = await asyncio.to_thread(service.models.load_again)
             except BertworksError as error:
                 service.metrics.record_reload(is_done=False)
                 log(logging.ERROR, "reload failed", reason=str(error), kept="all as it was")
                 return
-            self.keys.accept(keys)
+            service.keys.accept(keys)
             service.quotas.use(keys.quotas)
             if context is not None and config.ssl is not None:
                 replace_tls_context(config.ssl, context)
@@ -147,7 +147,7 @@ class Server(uvicorn.Server):
             logging.INFO,
             "reloaded",
             models={model.name: model.digest for model in new_models},
-            keys=self.keys.names,
+            keys=service.keys.names,
             certificate=config.ssl_certfile,
         )
 
@@ -193,7 +193,7 @@ def serve(
     with ExitStack() as opened:
         for listener in listeners:
             opened.enter_context(listener)
-        _run(Server(config, service, keys, listeners))
+        _run(Server(config, service, listeners))
 
 
 def _config(app: FastAPI, host: str, port: int, options: dict[str, Any]) -> uvicorn.Config:
@@ -234,7 +234,7 @@ def listen_error(config: uvicorn.Config, error: OSError) -> BertworksError:
         fix = f"{config.host} is no address of this machine; give another --host."
     elif error.errno == errno.EADDRINUSE:
         fix = "Another server may be there; give another --port."
-    return BertworksError(f"cannot listen to {config.host}:{config.port}", fix=fix)
+    return BertworksError(f"cannot listen on {config.host}:{config.port}", fix=fix)
 
 
 def configure_threads() -> None:

@@ -42,7 +42,7 @@ class Service:
 
     Args:
         routes: all routes, each with the format of its errors.
-        keys: the keys whose quotas hold.
+        keys: the accepted keys, and their quotas; without any, no key is needed.
         open_corpus: opens the texts from which questions are answered, if there are any.
 
     Attributes:
@@ -68,7 +68,7 @@ class Service:
         keys: Keys,
         open_corpus: Callable[[], TextIndex] | None = None,
     ) -> None:
-        self.models, self.settings = models, settings
+        self.models, self.settings, self.keys = models, settings, keys
         self.error_formats = ErrorFormats(routes)
         self.start_time = int(time.time())
         self.draining = False

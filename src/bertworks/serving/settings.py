@@ -7,7 +7,8 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from ..settings.base import Settings
+from ..inference.settings import EngineSettings
+from ..settings.base import Settings, with_default
 from ..settings.literals import InferencePrecision
 
 
@@ -15,12 +16,7 @@ class ServeSettings(Settings):
     """Limits and behaviour of the server."""
 
     precision: InferencePrecision = Field("auto", description="precision of the encoder")
-    deterministic: bool = Field(
-        False,
-        description="bitwise equal results whatever a text is batched with, also where PyTorch "
-        "computes in bf16 with AMX, which it slows down; elsewhere on CPUs they always are; not on "
-        "GPUs",
-    )
+    deterministic: bool = with_default(EngineSettings, "deterministic", False)
     lazy: bool = Field(
         False, description="load each model at its first request; at the start check its files"
     )

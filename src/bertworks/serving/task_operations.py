@@ -18,7 +18,7 @@ from ..tasks.task import Prediction, Task
 from ..tasks.texts import TextTask
 from .job import Job, join_texts, locate_texts
 from .request_error import invalid_field_error
-from .runners import AnswerRunner, ScoredPrediction, TaskRow, TaskRunner, Text
+from .runners import AnswerRunner, ScoredPrediction, TaskRunner, Text
 from .vector_operations import embed
 
 
@@ -53,7 +53,7 @@ async def predict(
     texts, items = [], []
     for row, values in task.add_context(rows):
         texts.append(join_texts(row.values))
-        items.append(TaskRow(row.where, values))
+        items.append(row._replace(values=dict(values)))
     prepare = partial(runner.prepare, task=task, truncation=job.context.truncation)
     return await job.compute(runner, items, texts, limit=limit, prepare=prepare)
 

@@ -22,7 +22,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from ...errors import did_you_mean
 from ...inference.vector_codes import quantize_vectors
 from ...settings.literals import Quantization
-from ..job import Job, open_job
+from ..job import Job, open_job, reply
 from ..request_error import ErrorFormat
 
 RequestT = TypeVar("RequestT", bound="Request")
@@ -172,7 +172,7 @@ async def respond(body: Request, request: HTTPRequest) -> Response:
     job = await open_job(request, body.model, body.operation)
     if body.capability is not None:
         job.loaded_model.check_capability(body.capability)
-    return job.reply(await body.encode(await body.decode(job), job))
+    return reply(job.context, await body.encode(await body.decode(job), job))
 
 
 EncodingFormat: TypeAlias = Literal["float", "base64", "int8", "binary", "ubinary"]

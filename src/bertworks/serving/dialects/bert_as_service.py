@@ -168,7 +168,7 @@ async def server_status(request: HTTPRequest, model: str | None = None) -> Respo
             "num_total_request": service.metrics.count_requests(),
         },
     }
-    return reply(get_context(request), value)
+    return reply(job.context, value)
 
 
 @dialect.get("/status/client", responses={200: {"model": ClientStatus}})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import Request, Response
 from starlette.responses import HTMLResponse, PlainTextResponse
 
-from ..job import get_service, open_job
+from ..job import get_service, open_job, reply
 from ..openapi import docs_page
 from ..request_error import RequestError
 from . import explorer
@@ -61,4 +61,4 @@ async def docs(request: Request) -> Response:
 async def info(request: Request, model: str | None = None) -> Response:
     """Describe a model and the server's limits."""
     job = await open_job(request, model)
-    return job.reply(describe_server(job.service, job.loaded_model))
+    return reply(job.context, describe_server(job.service, job.loaded_model))
