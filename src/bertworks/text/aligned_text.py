@@ -67,13 +67,10 @@ class AlignedText:
         parts = self.text.split(old)
         if len(parts) == 1:
             return
-        letters = [place for place, char in enumerate(old) if char != " "]
+        places = [place for place, char in enumerate(old) if char != " "]
+        letters, source = iter(places), places[0]
         # A space takes the position of the letter before it, which is never looked at.
-        sources = [letters[max(0, len(new[:at].replace(" ", "")) - 1)] for at in range(len(new))]
-        sources = [
-            letters[len(new[:at].replace(" ", ""))] if char != " " else source
-            for at, (char, source) in enumerate(zip(new, sources, strict=True))
-        ]
+        sources = [(source := next(letters) if char != " " else source) for char in new]
         origins: list[tuple[int, int]] = []
         position = 0
         for part in parts[:-1]:

@@ -9,12 +9,11 @@ here, words are split as without spaCy.)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
-from ..utils.json_files import parse_json
+from ..utils.json_files import read_json_value
 from ..utils.regular_files import read_content
 from .special_pieces import named_pieces
 from .tokenizer_classes import CLASSES, TokenizerClass, check_algorithm
@@ -39,10 +38,7 @@ def read_bpe(
         DataError: a file is invalid or of a kind that the class does not read, or special pieces
             are missing.
     """
-    try:
-        ids = parse_json(read_content(vocabulary, DataError))
-    except ValueError as error:
-        raise DataError(f"not valid JSON ({error})", where=str(vocabulary)) from None
+    ids = read_json_value(vocabulary, DataError)
     if not isinstance(ids, dict) or not all(isinstance(n, int) for n in ids.values()):
         raise DataError("must hold pieces and their ids", where=str(vocabulary))
     pairs = _read_merges(merges, ids)
@@ -71,7 +67,7 @@ def read_bpe(
             "post_processor": template(frame, ids),
             "decoder": {**byte_level, "add_prefix_space": True},
         }
-    special = {piece for piece in asdict(roles).values() if piece in ids}
+    special = roles.pieces & ids.keys()
     plain = {"single_word": False, "rstrip": False, "normalized": False, "special": True}
     tree = {
         "version": "1.0",

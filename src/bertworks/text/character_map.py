@@ -54,6 +54,8 @@ class CharacterMap:
 
     def _longest(self, data: bytes, start: int) -> tuple[int, bytes]:
         """The length of the longest known sequence at a position, and its replacement."""
+        # Bits of a unit: 0-7 the byte that leads to it, 8 "a value follows", 9 "the offset is times
+        # 256", 10-30 the offset, 31 "is a value". Children are at `node ^ offset ^ byte`.
         node = _offset(self.units[0])
         longest, value = 0, 0
         for place in range(start, len(data)):

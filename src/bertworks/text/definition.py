@@ -12,7 +12,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -59,6 +59,14 @@ class Roles:
     sep: str | None = None
     mask: str | None = None
 
+    @property
+    def pieces(self) -> frozenset[str]:
+        """The special pieces of all roles."""
+        return frozenset(piece for piece in astuple(self) if piece is not None)
+
+
+BERT_ROLES = Roles(PAD, UNK, CLS, SEP, MASK)
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
@@ -70,6 +78,11 @@ class Frame:
     second_type: int = 1  # the token type of the second text and what follows it
     # special pieces with a token type of their own, wherever they are
     special_types: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def pieces(self) -> frozenset[str]:
+        """The special pieces around texts."""
+        return frozenset((*self.start, *self.between, *self.end))
 
     def description(self) -> dict[str, Any]:
         """All settings, as JSON values; without special types if there are none."""
@@ -170,7 +183,11 @@ class Definition(ABC):
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of `description()`, as 64 hexadecimal digits."""
+        """SHA-256 of `description()`, as 64 hexadecimal digits.
+
+        The order of the keys of a tree counts: a reader that builds a tree in another order makes
+        prepared corpora invalid.
+        """
         return hashlib.sha256(json.dumps(self.description()).encode()).hexdigest()
 
     def check(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ def read_esm(file: Path, config: Mapping[str, Any], opener: TokenizerClass) -> T
     ids = {piece.strip(): number for piece, number in read_vocabulary(file).items()}
     roles = named_pieces(file.parent, config, opener.roles)
     frame = opener.frame.frame_for(roles)
-    special = {piece for piece in asdict(roles).values() if piece in ids}
+    special = roles.pieces & ids.keys()
     letters = sorted(ids.keys() - special, key=lambda piece: (-len(piece), ids[piece]))
     pattern = "|".join(re.escape(letter) for letter in letters)
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}

@@ -67,7 +67,7 @@ class FastBpeDefinition(Definition):
     @cached_property
     def continuation(self) -> NDArray[np.bool_]:
         """bool [pieces]: all but special pieces may continue a word; see `word_end`."""
-        special = set(asdict(self.roles).values())
+        special = self.roles.pieces
         return np.array([piece not in special for piece in self.pieces])
 
     @cached_property
@@ -92,7 +92,7 @@ class FastBpeDefinition(Definition):
     @cached_property
     def _symbols(self) -> dict[str, int]:
         """The library's pieces, without `@@` but with `</w>`: first those of the vocabulary."""
-        special = set(asdict(self.roles).values())
+        special = self.roles.pieces
         whole = (self.roles.unk, self.roles.mask)
         symbols = {piece: self.ids[piece] for piece in whole if piece is not None}
         for piece, number in self.ids.items():

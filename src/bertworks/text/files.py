@@ -33,6 +33,7 @@ from .tokenizer_classes import (
     WITHOUT_JSON,
     TokenizerClass,
     check_algorithm,
+    check_case_is_kept,
     find_class,
 )
 from .tree import TreeDefinition
@@ -45,7 +46,7 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
     """Read a tokenizer; see `Tokenizer.load`."""
     file = path
     if path.is_dir() and (module := static_directory(path)) is not None:
-        _keep_case(lowercase, module)
+        check_case_is_kept(lowercase, module)
         return read_static_tokenizer(path, module)
     config = read_optional(path / CONFIG)
     if config.get("truncation_side") == "left":
@@ -76,13 +77,13 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
         if file.name in (MERGES, BPE_VOCAB):
             from .bpe_files import read_bpe
 
-            _keep_case(lowercase, file)
+            check_case_is_kept(lowercase, file)
             definition = read_bpe(file.with_name(BPE_VOCAB), file.with_name(MERGES), config, opener)
             return extend_vocabulary(definition, *read_added(path, config))
         tree = read_json(file, DataError) if file.suffix == ".json" else None
         if tree is not None and not is_berts(tree, opener):
             check_algorithm(opener, algorithm_of(tree), file)
-            _keep_case(lowercase, file)
+            check_case_is_kept(lowercase, file)
             return read_tree(file, tree, config, opener)
         check_algorithm(opener, "WordPiece", file)
         return read_wordpiece(file, tree, config, lowercase, directory=path, opener=opener)
@@ -100,7 +101,7 @@ def _read_without_json(
         from .split_words_files import read_split_words
 
         return read_split_words(file.parent, config, lowercase, opener)
-    _keep_case(lowercase, file)
+    check_case_is_kept(lowercase, file)
     if opener.algorithm == "fastBPE":
         from .fast_bpe import read_fast_bpe
 
@@ -108,13 +109,6 @@ def _read_without_json(
     from .esm_files import read_esm
 
     return extend_vocabulary(read_esm(file, config, opener), *read_added(file.parent, config))
-
-
-def _keep_case(lowercase: bool | None, file: Path) -> None:
-    if lowercase is not None:
-        raise DataError(
-            "this tokenizer's case cannot be changed", where=str(file), fix="Leave `lowercase` out."
-        )
 
 
 def write_definition(

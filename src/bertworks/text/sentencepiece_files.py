@@ -28,7 +28,7 @@ from .sentencepiece_model import (
     read_model,
 )
 from .special_pieces import named_pieces
-from .tokenizer_classes import CLASSES, TokenizerClass
+from .tokenizer_classes import CLASSES, TokenizerClass, check_case_is_kept
 from .tree import NO_LIMITS, TreeDefinition, template
 from .wordpiece_vocabulary import read_vocabulary
 
@@ -62,10 +62,8 @@ def read_sentencepiece(
     """
     if opener is None:
         opener = CLASSES[_CLASS_OF_FILE.get(file.name, "XLMRobertaTokenizer")]
-    if opener.name in _CASED and lowercase is not None:
-        raise DataError(
-            "this tokenizer's case cannot be changed", where=str(file), fix="Leave `lowercase` out."
-        )
+    if opener.name in _CASED:
+        check_case_is_kept(lowercase, file)
     model = read_model(file)
     lowers = config.get("do_lower_case", opener.name == "AlbertTokenizer")
     lowers = lowers if lowercase is None else lowercase

@@ -16,7 +16,7 @@ from ..utils.protobuf import fields
 from ..utils.regular_files import read_content
 
 UNIGRAM = 1
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5
 
 
 class Piece(NamedTuple):

@@ -20,8 +20,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from ..errors import DataError
-from ..utils.json_files import parse_json, read_json
-from ..utils.regular_files import read_content
+from ..utils.json_files import read_json, read_json_value
 from .definition import AddedPiece, Definition, Frame, Roles
 from .special_pieces import find_role
 from .tree import NO_LIMITS, TreeDefinition
@@ -45,10 +44,7 @@ def static_directory(directory: Path) -> Path | None:
     """
     modules = directory / "modules.json"
     if modules.exists():
-        try:
-            entries = parse_json(read_content(modules, DataError))
-        except ValueError as error:
-            raise DataError(f"not valid JSON ({error})", where=str(modules)) from None
+        entries = read_json_value(modules, DataError)
         first = entries[0] if isinstance(entries, list) and entries else None
         kind = first.get("type") if isinstance(first, dict) else None
         if isinstance(first, dict) and isinstance(kind, str):
@@ -116,7 +112,7 @@ def to_static(definition: Definition) -> TreeDefinition:
             "tokenizer.json cannot describe this tokenizer, so no static model can have it"
         )
     tree = json.loads(definition.library(typed_mask=False, split=False).to_str())
-    special = sorted({getattr(definition.roles, role) for role in Roles.__slots__} - {None})
+    special = sorted(definition.roles.pieces)
     plain = asdict(AddedPiece("", special=True, normalized=False))
     entries = [{"id": definition.ids[piece], **plain, "content": piece} for piece in special]
     tree["added_tokens"] = sorted([*entries, *tree["added_tokens"]], key=lambda entry: entry["id"])

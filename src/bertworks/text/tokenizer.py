@@ -9,9 +9,9 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from ..errors import DataError, row_name
+from ..errors import DataError, exists_error, row_name
 from ..utils.directories import new_directory
-from ..utils.outputs import exists_error, locked_output
+from ..utils.outputs import locked_output
 from .definition import Definition
 from .encoding import (
     Encoding,
@@ -145,9 +145,8 @@ class Tokenizer(TokenizerPieces):
         return Tokenizer, (self.definition,)
 
     def __repr__(self) -> str:
-        kind = type(self.definition).__name__.removesuffix("Definition")
         case = "lowercase" if self.lowercase else "cased"
-        return f"<Tokenizer: {kind}, {self.vocab_size:,} pieces, {case}>"
+        return f"<Tokenizer: {self.definition.kind}, {self.vocab_size:,} pieces, {case}>"
 
     @overload
     def __call__(  # type: ignore[overload-overlap]  # a text is a sequence of texts too

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from ..errors import DataError
 from ..utils.regular_files import read_content
-from .definition import CLS, MASK, PAD, SEP, UNK, Frame, Roles
+from .definition import BERT_ROLES, CLS, MASK, SEP, UNK, Frame, Roles
 from .file_names import MERGES, SENTENCEPIECES, TOKENIZER, VOCAB, read_optional
 
 Algorithm = Literal[
@@ -66,7 +66,6 @@ class FrameOfRoles:
 GENERAL_CLASS = "PreTrainedTokenizerFast"
 """The class that uses `tokenizer.json` unchanged, in every version of `transformers`."""
 
-_BERT_ROLES = Roles(PAD, UNK, CLS, SEP, MASK)
 # Of RoBERTa, and of all models trained with fairseq.
 _FAIRSEQ_ROLES = Roles("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 _BERT_FRAME = FrameOfRoles(("cls",), ("sep",), ("sep",), 1)
@@ -79,7 +78,7 @@ class TokenizerClass:
 
     name: str
     algorithm: Algorithm
-    roles: Roles = _BERT_ROLES  # if its settings name no others
+    roles: Roles = BERT_ROLES  # if its settings name no others
     frame: FrameOfRoles = _BERT_FRAME
     model_types: tuple[str, ...] = ()  # the families that use it if no file names a class
     other_frames: tuple[FrameOfRoles, ...] = ()  # those that its tokenizer.json may have instead
@@ -301,6 +300,18 @@ def _class_of_name(class_name: str, where: str) -> TokenizerClass | None:
             "are BERT's, to BertTokenizer.",
         )
     return CLASSES[name]
+
+
+def check_case_is_kept(lowercase: bool | None, file: Path) -> None:
+    """Check that `lowercase` is left out, since the case of this kind of file cannot be changed.
+
+    Raises:
+        DataError: it is not.
+    """
+    if lowercase is not None:
+        raise DataError(
+            "this tokenizer's case cannot be changed", where=str(file), fix="Leave `lowercase` out."
+        )
 
 
 def check_algorithm(opener: TokenizerClass | None, algorithm: Algorithm | None, file: Path) -> None:

@@ -24,6 +24,7 @@ from ..errors import DataError
 from .character_map import ClusterCorrection, find_charsmap
 from .definition import AddedPiece, Definition, Frame, Origin, Roles, check_text
 from .special_pieces import piece_of_entry
+from .tokenizer_classes import GENERAL_CLASS
 
 NO_LIMITS = {"truncation": None, "padding": None}
 """A tree's entries for truncation and padding, which are not used."""
@@ -61,8 +62,7 @@ class TreeDefinition(Definition):
     @cached_property
     def special(self) -> frozenset[str]:
         """The pieces that never match text."""
-        named = {getattr(self.roles, role) for role in Roles.__slots__} - {None}
-        return frozenset(named | {name for name, piece in self.added.items() if piece.special})
+        return self.roles.pieces | {name for name, piece in self.added.items() if piece.special}
 
     @cached_property
     def pieces(self) -> tuple[str, ...]:
@@ -191,7 +191,7 @@ class TreeDefinition(Definition):
 
     def with_frame(self, frame: Frame) -> TreeDefinition:
         """The tokenizer with special pieces around texts; new pieces get the next ids."""
-        new = {*frame.start, *frame.between, *frame.end} - self.ids.keys()
+        new = frame.pieces - self.ids.keys()
         first = len(self.pieces)
         entries = [
             {"id": number, **asdict(AddedPiece(piece, special=True, normalized=False))}
@@ -204,7 +204,7 @@ class TreeDefinition(Definition):
             "post_processor": template(frame, ids),
         }
         # The class that it came with would build another tree, without the frame.
-        config = {**self.config, "tokenizer_class": "PreTrainedTokenizerFast"}
+        config = {**self.config, "tokenizer_class": GENERAL_CLASS}
         return replace(self, tree=tree, frame=frame, config=config)
 
     @cached_property
@@ -253,7 +253,7 @@ def find_frame(tree: Mapping[str, Any]) -> Frame:
 
 def template(frame: Frame, ids: Mapping[str, int]) -> dict[str, Any]:
     """A frame in the library's format; raises DataError if a piece has no id."""
-    pieces = sorted({*frame.start, *frame.between, *frame.end})
+    pieces = sorted(frame.pieces)
     for piece in pieces:
         if piece not in ids:
             raise DataError(f"the vocabulary has no {piece}")

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from .definition import AddedPiece, check_text
 from .tokenizer import Tokenizer
+from .tokenizer_classes import GENERAL_CLASS
 from .tree import TreeDefinition
 from .trial import check_pieces_found, is_unspaced
 
@@ -117,7 +118,7 @@ def keep_pieces(
     the pieces from which the kept pieces are merged.
 
     Args:
-        used: bool `[pieces]`.
+        is_used_piece: bool `[pieces]`.
 
     Returns:
         The tokenizer, and the former ids of its pieces.
@@ -186,7 +187,7 @@ def _with_tree(definition: TreeDefinition, tree: dict[str, Any]) -> TreeDefiniti
     """The tokenizer of a changed tree, without the files it came with: they are outdated."""
     config = {key: value for key, value in definition.config.items() if key not in _STALE}
     # Other `transformers` classes would rebuild the tokenizer from its vocabulary.
-    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    config["tokenizer_class"] = GENERAL_CLASS
     return replace(definition, tree=tree, config=config, files={})
 
 

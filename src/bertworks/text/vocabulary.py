@@ -273,7 +273,7 @@ class _Chain:
         return None
 
     def merge(self, left: int, right: int, symbol: int) -> None:
-        """Replace `left` followed by `right` by `merged`, everywhere."""
+        """Replace `left` followed by `right` by `symbol`, everywhere."""
         places = np.sort(np.concatenate(self.places.pop(left << 32 | right)))
         places = places[(self.symbol[places] == left) & (self.symbol[self.next[places]] == right)]
         if left == right:

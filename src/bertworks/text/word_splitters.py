@@ -2,7 +2,7 @@
 
     BertJapaneseTokenizer   words of MeCab, Sudachi, Juman++ or BERT (`japanese_words.py`), then
                             WordPiece, single characters or SentencePiece
-    RoFormerTokenizer       RoFormer: jieba's words if they are pieces, else single ideographs
+    RoFormerTokenizer       jieba's words if they are pieces, else single ideographs
 
 Such a tokenizer cannot be described in `tokenizer.json`; its files are a vocabulary (`vocab.txt`
 or `spiece.model`) and the settings.

@@ -23,12 +23,8 @@ from numpy.typing import NDArray
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from .definition import (
-    CLS,
-    MASK,
-    PAD,
-    SEP,
+    BERT_ROLES,
     SPECIAL_PIECES,
-    UNK,
     AddedPiece,
     Definition,
     Frame,
@@ -40,7 +36,6 @@ from .definition import (
 CONTINUATION = "##"
 # The original code's limit; Hugging Face's is 100.
 MAX_WORD_CHARACTERS = 200
-_ROLES = Roles(PAD, UNK, CLS, SEP, MASK)
 
 # Everything that may need correction, in one pass: lone surrogates, capital sigma, ideographs.
 _UNUSUAL = re.compile("[\ud800-\udfffΣ\U0002b820-\U0002b91f]")
@@ -141,7 +136,7 @@ class WordPieceDefinition(Definition):
     frame: Frame = field(default_factory=Frame)  # the special pieces around texts
     # The special piece of each role. A vocabulary may lack those of pad and mask, as that of the
     # original code's tests does; then the tokenizer has none.
-    roles: Roles = _ROLES
+    roles: Roles = BERT_ROLES
 
     def __post_init__(self) -> None:
         roles = self.roles

@@ -203,8 +203,7 @@ def tokenizer_json(definition: WordPieceDefinition) -> dict[str, Any]:
     """The tokenizer in the format of the `tokenizers` library."""
     base = len(definition.base_pieces)
     frame, roles = definition.frame, definition.roles
-    special = {piece for piece in asdict(roles).values() if piece is not None}
-    special |= {*frame.start, *frame.between, *frame.end}
+    special = roles.pieces | frame.pieces
     plain = {"single_word": False, "rstrip": False, "normalized": False, "special": True}
     added_tokens = [
         # As in RoBERTa, a mask of this name includes the space before it.
