@@ -108,6 +108,12 @@ class OutputError(BertworksError):
     """An output cannot be written, is being written by another process, or is an input too."""
 
 
+def exists_error(path: str | os.PathLike[str]) -> OutputError:
+    """Return the error about an output that exists: every verb and function says the same."""
+    fix = "Choose another output path, or replace it with --overwrite (overwrite=True)."
+    return OutputError("already exists", where=os.fspath(path), fix=fix)
+
+
 class TrainingError(BertworksError):
     """Training cannot continue; what was saved before is untouched."""
 

@@ -16,7 +16,7 @@ from .data.tables import Table
 from .data.text_inputs import (
     Texts,
 )
-from .errors import BertworksError, SettingsError, suggest_method
+from .errors import BertworksError, SettingsError, shorten_list, suggest_method
 from .inference.calibration import calibrate
 from .inference.features import Embedder, NetworkEmbedder, NetworkTokenFeatures
 from .inference.fingerprints import fingerprint
@@ -44,7 +44,7 @@ from .tasks.network import Network
 from .tasks.pretraining.network import PretrainingNetwork
 from .tasks.task import Task
 from .text.tokenizer import Tokenizer
-from .utils.formatting import format_names, format_number, html_facts
+from .utils.formatting import format_number, html_facts
 
 _SAVED_AS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
 
@@ -106,7 +106,7 @@ class Model(TaskModel):
             f"{format_number(self.num_parameters)} parameters",
         ]
         task = "bare encoder" if self.task is None else self.task.name
-        labels = f" into {format_names(self.labels)}" if self.labels else ""
+        labels = f" into {shorten_list(self.labels)}" if self.labels else ""
         source = " in memory" if self.source is None else f" {self.source}"
         return f"<Model{source}; {', '.join(facts)}; {task}{labels}>"
 

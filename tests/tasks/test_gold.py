@@ -250,7 +250,7 @@ def test_class_without_a_name_is_an_error_of_its_row() -> None:
 
 def test_description_that_cannot_be_read_is_a_warning() -> None:
     table = pa.table({"text": ["a"], "label": [0]}).replace_schema_metadata({b"huggingface": b"{"})
-    with pytest.warns(BertworksWarning, match="numbers of classes stay numbers"):
+    with pytest.warns(BertworksWarning, match="class numbers are not replaced by names"):
         assert next(iter(read_rows(table))).values["label"] == 0
 
 

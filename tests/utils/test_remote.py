@@ -135,7 +135,7 @@ def check_parts_are_merged_at(place: str, tmp_path: Path) -> None:
     assert (tmp_path / "vectors.npy").read_bytes() == whole
     with pytest.raises(OutputError, match=r"all/vectors\.npy: already exists"):
         bw.merge(parts, f"{place}/all/vectors.npy")
-    with pytest.raises(DataError, match="of 3 parts, these are missing: '3/3'"):
+    with pytest.raises(DataError, match="missing 1 part of 3: '3/3'"):
         bw.merge(parts[:2], tmp_path / "two.npy")
     name = f"{place.replace('//', '/')}/v-4.npy"
     with pytest.raises(DataError, match=f"{name}: no such file"):

@@ -23,7 +23,7 @@ from ..checkpoints.sentence_settings import SentenceSettings
 from ..checkpoints.static import static_config
 from ..data.lines import read_lines
 from ..data.reading import ReadCounts, Reading
-from ..errors import BertworksWarning, DataError
+from ..errors import BertworksWarning, DataError, shorten_list
 from ..inference.similarity import of_unit_length
 from ..model import Model
 from ..text.static_tokenizer import to_static
@@ -31,7 +31,6 @@ from ..text.tokenizer import Tokenizer
 from ..text.tree import TreeDefinition
 from ..text.wordpiece import Normalization
 from ..utils.atomic_writes import write_file
-from ..utils.formatting import format_names
 from ..utils.outputs import locked_output
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -149,7 +148,7 @@ class WordVectors:
         missing = [word for word, ids in pieces if ids.tolist() != [tokenizer.token_to_id(word)]]
         if missing:
             what = f"{len(missing):,} of {len(words):,} words are found in no text, since texts are"
-            what += f" split at punctuation and around ideographs: {format_names(missing, 3)}"
+            what += f" split at punctuation and around ideographs: {shorten_list(missing)}"
             warnings.warn(what, BertworksWarning, stacklevel=2)
         tokenizer = Tokenizer(to_static(tokenizer.definition))
         model = Model.fresh(static_config(tokenizer.vocab_size, self.vectors.shape[1]), tokenizer)

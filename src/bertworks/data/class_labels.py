@@ -40,8 +40,10 @@ def names_in_metadata(metadata: Mapping[bytes, bytes] | None, where: str) -> Cla
         features = json.loads(metadata[_KEY])["info"]["features"]
         return names_of_features(features)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        what = "the description of its columns (metadata 'huggingface') cannot be read: numbers of"
-        warnings.warn(f"{where}: {what} classes stay numbers", BertworksWarning, stacklevel=2)
+        what = "the description of its columns (metadata 'huggingface') cannot be read: class"
+        warnings.warn(
+            f"{where}: {what} numbers are not replaced by names", BertworksWarning, stacklevel=2
+        )
         return {}
 
 

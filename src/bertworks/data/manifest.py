@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ..errors import CheckpointError, DataError
 from ..jobs.journal import WindowRecord
 from ..settings.literals import Sentences, SpanSource
-from ..utils.json_files import check_format_version, parse_json, write_json
+from ..utils.json_files import check_format_version, first_problem, parse_json, write_json
 from ..utils.regular_files import read_bytes
 
 SUMMED_FIELDS = ("documents", "sentences", "tokens", "unknown_tokens", "spans", "empty_sentences")
@@ -157,9 +157,7 @@ class Manifest(_Record):
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
-            first = error.errors()[0]
-            why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-            raise _damage_error(path, why) from None
+            raise _damage_error(path, first_problem(error)) from None
 
     def write(self, directory: Path) -> None:
         """Write the manifest atomically."""

@@ -105,8 +105,8 @@ class ReadCounts:
 class Reading:
     """The options and counts that every format's reader gets.
 
-    A reader passes bad input that concerns one line or record to `bad` or `skip`, and goes on after
-    it. A `DataError` that it raises concerns the rest of the file.
+    A reader passes bad input that concerns one line or record to `bad` or `skip`, and continues
+    after it. A `DataError` that it raises concerns the rest of the file.
     """
 
     counts: ReadCounts = field(default_factory=ReadCounts)  # the readers add to these

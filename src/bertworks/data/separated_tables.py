@@ -210,7 +210,7 @@ def _has_header(path: str, sample: Sequence[Sequence[str]], column_names: Sequen
     """Return whether the first line is a header; warn if it could be either."""
     one = len(sample[0]) == 1
     is_header, is_certain = classify_first_line(sample[0], sample[1:], column_names)
-    if one and suffix_of(path) == ".txt":  # one text a line, as in `texts.read_texts`
+    if one and suffix_of(path) == ".txt":  # one text a line, as in `text_inputs.read_texts`
         is_header, is_certain = False, not is_header
     if not is_certain:
         verb, name = ("is", "a column name") if one else ("are", "column names")
@@ -261,7 +261,7 @@ def _wrong_number(
     place = "header" if has_header else "first line"
     fix = None
     if format == "tsv" and fields[-1].startswith('"') and fields[-1].count('"') % 2:
-        fix = f"Does a quoted field go on in the next line? {_QUOTES_FIX}."
+        fix = f"Does a quoted field continue on the next line? {_QUOTES_FIX}."
     elif format == "tsv" and fields == [""]:
         fix = (
             'The line is blank. If such lines end sentences, give --format conll (format="conll").'

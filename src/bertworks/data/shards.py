@@ -212,8 +212,6 @@ class Corpus:
         Raises:
             CheckpointError: it is missing, damaged, or a different tokenizer.
         """
-        from ..text.tokenizer import Tokenizer
-
         path = self.directory / TOKENIZER
         tokenizer = Tokenizer.load(path)
         if tokenizer.fingerprint != self.manifest.vocabulary_hash:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from ..data.manifest import Manifest
 from ..data.merging import merge_corpora
-from ..errors import DataError
+from ..errors import DataError, exists_error
 from ..jobs.parts import order_parts
 from ..utils.atomic_writes import atomic_write, writing
 from ..utils.directories import output_exists
-from ..utils.outputs import exists_error, locked_output
+from ..utils.outputs import locked_output
 from ..utils.regular_files import sha256_of
 from ..utils.remote import fetch_file, fetch_folder, is_remote, local_output, remote_files
 from .prediction_files import Lines

@@ -24,7 +24,7 @@ from typing import Annotated, Any, Generic, NamedTuple, Self, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from ..errors import DataError
+from ..errors import DataError, exists_error
 from ..jobs.journal import TEXTS, Journal, WindowRecord
 from ..jobs.parallel import Workers
 from ..jobs.parts import Part
@@ -44,7 +44,7 @@ from ..utils.json_files import (
     with_checksum,
     write_json,
 )
-from ..utils.outputs import check_inputs, exists_error, locked_output
+from ..utils.outputs import check_inputs, locked_output
 from ..utils.regular_files import read_bytes, read_content, sha256_of
 
 FORMAT_VERSION = 3

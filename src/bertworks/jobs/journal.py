@@ -12,7 +12,7 @@ from typing import Any, Generic, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..errors import DataError
-from ..utils.json_files import check_format_version, parse_json
+from ..utils.json_files import check_format_version, first_problem, parse_json
 from ..utils.line_files import LineFile
 
 FORMAT_VERSION = 1
@@ -89,8 +89,7 @@ class Journal(Generic[RecordT]):
             settings: dict[str, Any] = tree["settings"]
             return settings, [self._record_class.model_validate_json(line) for line in records]
         except ValidationError as error:
-            first = error.errors()[0]
-            why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            why = first_problem(error)
         except (ValueError, KeyError, TypeError) as error:
             why = str(error)
         raise DataError(f"damaged ({why})", where=str(path), fix=_START_AGAIN)

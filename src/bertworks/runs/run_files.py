@@ -27,7 +27,7 @@ from ..errors import DataError
 from ..settings.base import without_format_version
 from ..settings.yaml_values import load_yaml
 from ..utils.formatting import escape_surrogates
-from ..utils.json_files import verify_checksum
+from ..utils.json_files import first_problem, verify_checksum
 from ..utils.regular_files import read_bytes
 
 _FIX = "Restore it from a copy, or start a new run."
@@ -313,10 +313,8 @@ def _validate(tree: Any, schema: TypeAdapter[Any], where: str) -> Any:
     try:
         schema.validate_python(tree, strict=True)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        what = f"{key}: {first['msg']}" if key else first["msg"]
-        raise DataError(f"the file is damaged ({what})", where=where, fix=_FIX) from None
+        what = f"the file is damaged ({first_problem(error)})"
+        raise DataError(what, where=where, fix=_FIX) from None
     return tree
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from ..errors import DataError
+from ..utils.json_files import first_problem
 
 MAX_POINTS = 1000
 EXCERPT_LENGTH = 300
@@ -192,10 +193,8 @@ class Breakdown(_FrozenModel):
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(map(str, first["loc"]))
             raise DataError(
-                f"holds no breakdown of an evaluation ({key}: {first['msg']})",
+                f"holds no breakdown of an evaluation ({first_problem(error)})",
                 where=where,
                 fix="Remove it, or evaluate again.",
             ) from None

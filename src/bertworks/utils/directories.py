@@ -100,7 +100,7 @@ def finish_move(target: Path) -> None:
 
 
 def _move_in(target: Path, last: str = "") -> None:
-    """Move the entries of the synchronised directory to `target`; `finish` completes this."""
+    """Move the entries of the synchronised directory to `target`; `finish_move` completes this."""
     ready = target / _READY
     for entry in sorted(ready.iterdir(), key=lambda entry: entry.name == last):
         os.replace(entry, target / entry.name)

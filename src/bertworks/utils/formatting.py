@@ -14,12 +14,6 @@ def format_number(number: float) -> str:
     return f"{number:.3g}"
 
 
-def format_names(names: Sequence[str], most: int = 6) -> str:
-    """Names in quotes, the first `most` of them: 'a', 'b', … (12 in all)."""
-    shown = ", ".join(map(repr, names[:most]))
-    return shown if len(names) <= most else f"{shown}, … ({len(names):,} in all)"
-
-
 def format_metrics(metrics: Mapping[str, float], notes: Sequence[str] = ()) -> str:
     """Format metrics and notes on one line."""
     shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()) or "not measured"

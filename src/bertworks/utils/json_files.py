@@ -1,4 +1,4 @@
-"""JSON: files, checksums in them, texts of others, and values that JSON lacks."""
+"""JSON: files, checksums in them, JSON texts, and values that JSON lacks."""
 
 from __future__ import annotations
 
@@ -30,13 +30,22 @@ def read_json(path: Path, error: type[BertworksError]) -> dict[str, Any]:
     Raises:
         BertworksError: of the class `error`: the file cannot be read, or does not hold an object.
     """
-    try:
-        tree = parse_json(read_content(path, error))
-    except ValueError as problem:
-        raise error(f"not valid JSON ({problem})", where=str(path)) from None
+    tree = read_json_value(path, error)
     if not isinstance(tree, dict):
         raise error("the file must hold a JSON object", where=str(path))
     return tree
+
+
+def read_json_value(path: Path, error: type[BertworksError]) -> Any:
+    """Return the value in a JSON file, of any type.
+
+    Raises:
+        BertworksError: of the class `error`: the file cannot be read, or is not valid JSON.
+    """
+    try:
+        return parse_json(read_content(path, error))
+    except ValueError as problem:
+        raise error(f"not valid JSON ({problem})", where=str(path)) from None
 
 
 def check_format_version(
@@ -122,6 +131,13 @@ def _check_depth(value: Any) -> None:
         if not level:
             return
     raise _depth_error()
+
+
+def first_problem(error: Any) -> str:
+    """Return the key and the message of the first error in a pydantic `ValidationError`."""
+    first = error.errors()[0]
+    key = ".".join(map(str, first["loc"]))
+    return f"{key}: {first['msg']}" if key else str(first["msg"])
 
 
 def _depth_error() -> ValueError:

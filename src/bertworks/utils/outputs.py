@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..errors import OutputError, check_path_name
+from ..errors import OutputError, check_path_name, exists_error
 from .atomic_writes import is_device, real_path, writing
 from .directories import finish_move, output_exists, remove_entries
 from .locks import OutputKind, add_locks, release_locks, touch_locks
@@ -148,12 +148,6 @@ def _check_kind(path: str | os.PathLike[str], kind: OutputKind) -> None:
         raise OutputError(what, where=os.fspath(path), fix="Choose another output path.")
 
 
-def exists_error(path: str | os.PathLike[str]) -> OutputError:
-    """Return the error about an output that exists: every verb and function says the same."""
-    fix = "Choose another output path, or replace it with --overwrite (overwrite=True)."
-    return OutputError("already exists", where=os.fspath(path), fix=fix)
-
-
 def _check_existing(
     path: str | os.PathLike[str], target: Path, overwrite: bool | None, marks: Iterable[str]
 ) -> None:
@@ -193,7 +187,7 @@ def _check_existing(
 def _pipe_with_reader(path: str | os.PathLike[str]) -> Iterator[None]:
     """Keep a named pipe open for writing within the block; do nothing for another device.
 
-    To open a pipe is to wait for its reader, for ever if there is none; so this is done before the
+    Opening a pipe waits for its reader, forever if there is none; so this is done before the
     work, for `_PIPE_SECONDS` at most. The pipe stays open, since a reader takes its closing for
     the end.
 

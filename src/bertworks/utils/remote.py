@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ..errors import DataError, OutputError, first_line
+from ..errors import DataError, OutputError, exists_error, first_line
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:/")  # a `Path` keeps one slash of two
 _ONE_SLASH = re.compile(r"(?!file:)([a-z][a-z0-9+.-]+:)/(?!/)")
@@ -163,8 +163,7 @@ def local_output(path: str | os.PathLike[str], *, overwrite: bool = False) -> It
     url = os.fspath(path)
     folder, _, name = url.rpartition("/")
     if not overwrite and remote_files(url):
-        fix = "Choose another output path, or replace it with --overwrite (overwrite=True)."
-        raise OutputError("already exists", where=url, fix=fix)
+        raise exists_error(url)
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory, name)
         yield file
