@@ -147,7 +147,7 @@ def test_runs_and_candidates_are_first_stages(tmp_path: Path) -> None:
         evaluate_retrieval({"top": file}, tmp_path, rerank=judge, candidates=2)
     options: dict[str, Any] = {"rerank": judge, "metrics": "recall@5", "depth": 9}
     first, some = evaluate_retrieval({"bm25": "bm25"}, tmp_path, candidates=2, **options)
-    _, full_order = evaluate_retrieval({"bm25": "bm25"}, tmp_path, **options)
+    _, full_order = evaluate_retrieval({"bm25": "bm25"}, tmp_path, **{**options, "depth": 30})
     for name in names:
         ranking, order = [*first.run[name]], [*full_order.run[name]]
         best = sorted(ranking[:2], key=order.index)
