@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from bertworks.analysis.retrieval.store_files import DirectoryBackend
+from bertworks.errors import OutputError
 
 from ...forking import start
 
@@ -75,6 +77,52 @@ def test_reader_keeps_the_state_at_which_it_opened(
         assert contents(reader) == state
         reader.refresh()
         assert contents(reader) == expected
+
+
+@pytest.mark.parametrize("quantization", ["none", "binary"])
+def test_many_additions_leave_few_segments(tmp_path: Path, quantization: Any) -> None:
+    store, expected = open_store(tmp_path, quantization), dict[str, str]()
+    for number in range(120):
+        texts = {f"id{number}": f"text {number}", f"id{number // 2}": f"new text {number}"}
+        put(store, texts)
+        expected |= texts
+        if number % 10 == 7:
+            store.delete([f"id{number - 1}"])
+            del expected[f"id{number - 1}"]
+        assert len(list(tmp_path.glob("segment-*"))) <= 2 + np.log2(len(expected))
+    assert contents(store) == contents(open_store(tmp_path, None)) == expected
+    assert store.ids()[-1] == "id59"  # in the order of addition
+
+
+def test_too_many_open_files_are_no_damage(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    put(open_store(tmp_path, "none"), {"a": "text"})
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with (tmp_path / "store.json").open() as file:
+        number = file.fileno()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number + 1, limits[1]))
+    try:
+        with pytest.raises(OutputError, match=r"too many files are open\. Raise the limit"):
+            open_store(tmp_path, None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.mark.parametrize("quantization", ["none", "binary"])
+def test_memory_of_a_search_does_not_grow_with_the_texts(tmp_path: Path, quantization: Any) -> None:
+    peaks = []
+    for count in (20_000, 80_000):
+        store = open_store(tmp_path / str(count), quantization)
+        vectors = np.random.default_rng(0).normal(size=(count, WIDTH)).astype(np.float32)
+        names = [str(number) for number in range(count)]
+        store.put(names, names, vectors)
+        tracemalloc.start()
+        try:
+            store.nearest(vectors[:50], 3, approximate=False)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0]
 
 
 def write_versions(path: Path, seed: int) -> None:

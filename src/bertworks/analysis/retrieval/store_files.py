@@ -1,26 +1,28 @@
 """A store in a directory, which takes additions and deletions.
 
     store.json           segments, deleted rows, the model; replaced as a whole by each change
-    segment-000001/      texts and vectors that were added together; never changed
+    segment-000001/      texts and vectors, in the order of their addition; never changed
         vectors.npy      float32 `[texts, width]`
         codes.npy        int8 `[texts, width]`, or bits `[texts, width / 8]`, if quantized
         texts.bin        the texts in UTF-8, end to end; ends.npy: where each one ends
         ids.json         the id of each text
 
 A change is complete when `store.json` is replaced. A segment that it does not list is what a killed
-writer has left; the next writer removes it. There is one writer at a time; a reader sees the state
-at which it opened the store, or called `refresh`.
+writer has left; the next writer removes it. An addition is merged with the last segments unless
+they are much larger, so that there are few segments. There is one writer at a time; a reader sees
+the state at which it opened the store, or called `refresh`.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -28,10 +30,10 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import DataError, SettingsError
+from ...errors import DataError, OutputError, SettingsError
 from ...inference.vector_codes import quantize_vectors
 from ...settings.literals import Quantization
-from ...tasks.retrieval.exact_search import exact_products, largest, longest_length, products_with
+from ...tasks.retrieval.exact_search import longest_length, products_with, top_k
 from ...utils.atomic_writes import write_file, writing
 from ...utils.directories import new_directory, output_exists
 from ...utils.json_files import (
@@ -49,7 +51,7 @@ FORMAT_VERSION = 1
 RESCORING_FACTOR = 4
 """With quantized vectors, so many times the texts asked for are compared exactly."""
 
-_CHUNK = 65536
+_MERGED_ROWS = 1 << 18  # a larger segment is not merged with an addition
 _MANIFEST = "store.json"
 
 
@@ -80,6 +82,7 @@ class _Segment:
 
         Raises:
             DataError: a file is missing or damaged.
+            OutputError: too many files are open.
         """
         try:
             ends = np.load(folder / "ends.npy")
@@ -94,6 +97,10 @@ class _Segment:
                 np.memmap(folder / "ids.json", np.uint8, "r"),
             )
         except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+                raise OutputError(
+                    "too many files are open", where=str(folder), fix="Raise the limit (ulimit -n)."
+                ) from None
             raise DataError(f"is damaged ({error})", where=str(folder)) from None
 
     @property
@@ -208,8 +215,20 @@ class DirectoryBackend(StoreBackend):
 
     def put(self, ids: Sequence[str], texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
         with self._lock():
-            segments = self._entries_without(set(ids))
-            self._commit([*segments, self._write_segment(texts, ids, vectors)])
+            entries = self._entries_without(set(ids))
+            num_rows = {one.folder.name: one.num_rows for one in self._segments}
+            total, kept = len(ids), len(entries)
+            while kept:
+                last = entries[kept - 1]
+                count = num_rows[last["name"]] - len(last["deleted_rows"])
+                if count > min(2 * total, _MERGED_ROWS):  # else there would be ever more segments
+                    break
+                total, kept = total + count, kept - 1
+            old_ids, old_texts, parts = self._contents(entries[kept:])
+            merged = self._write_segment(
+                [*old_ids, *ids], [*old_texts, *texts], np.concatenate([*parts, vectors])
+            )
+            self._commit([*entries[:kept], merged])
 
     def delete(self, ids: Collection[str]) -> int:
         with self._lock():
@@ -220,14 +239,8 @@ class DirectoryBackend(StoreBackend):
     def compact(self) -> None:
         """Write all texts that were not deleted into one segment, and remove the others."""
         with self._lock():
-            places = [(one, row) for one in self._segments for row in one.rows]
-            segments = []
-            if places:
-                texts = [one.text(row) for one, row in places]
-                vectors = np.stack([one.vectors[row] for one, row in places])
-                names = [one.ids[row] for one, row in places]
-                segments = [self._write_segment(texts, names, vectors)]
-            self._commit(segments)
+            ids, texts, parts = self._contents(self._entries_without(set()))
+            self._commit([self._write_segment(ids, texts, np.concatenate(parts))] if ids else [])
 
     def nearest(self, queries: NDArray[np.float32], count: int, *, approximate: bool) -> Ranking:
         """As `StoreBackend.nearest`; quantized vectors are always an approximation.
@@ -249,29 +262,26 @@ class DirectoryBackend(StoreBackend):
 
     def _rank_segment(self, segment: _Segment, queries: NDArray[np.float32], count: int) -> Ranking:
         """Rank the texts of a segment; `-inf` is the score of a deleted one."""
-        num_rows, codes = segment.num_rows, segment.codes
-        compared: Any = segment.vectors if codes is None else codes
-        parts = [
-            _compare(queries, compared[start : start + _CHUNK], self.quantization)
-            for start in range(0, num_rows, _CHUNK)
-        ]
-        scores = np.concatenate(parts, axis=1)
-        scores[:, list(segment.deleted_rows)] = -np.inf
-        if codes is None:
-            scores = exact_products(
-                queries, segment.vectors, scores, count, longest=segment.longest
+        excluded = np.zeros(segment.num_rows, bool)
+        excluded[list(segment.deleted_rows)] = True
+        if segment.codes is None:
+            return top_k(
+                queries, segment.vectors, count, excluded=excluded, longest=segment.longest
             )
-            order = largest(scores, count)
-            return np.take_along_axis(scores, order, 1), order
-        rows = largest(scores, RESCORING_FACTOR * count)
-        is_there = np.take_along_axis(scores, rows, 1) > -np.inf
+        rough, rows = top_k(
+            queries,
+            segment.codes,
+            RESCORING_FACTOR * count,
+            compare=partial(_compare, quantization=self.quantization),
+            excluded=excluded,
+        )
         exact = np.stack(
             [
                 products_with(query, segment.vectors[chosen])
                 for chosen, query in zip(rows, queries, strict=True)
             ]
         )
-        return np.where(is_there, exact, -np.inf).astype(np.float32), rows
+        return np.where(rough > -np.inf, exact, -np.inf).astype(np.float32), rows
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
@@ -291,8 +301,24 @@ class DirectoryBackend(StoreBackend):
                 entries.append({"name": one.folder.name, "deleted_rows": deleted_rows})
         return entries
 
+    def _contents(
+        self, entries: Sequence[dict[str, Any]]
+    ) -> tuple[list[str], list[str], list[NDArray[np.float32]]]:
+        """The ids, texts and vectors of segments, without those that an entry has as deleted."""
+        ids: list[str] = []
+        texts: list[str] = []
+        parts = []
+        segments = {one.folder.name: one for one in self._segments}
+        for entry in entries:
+            one = replace(segments[entry["name"]], deleted_rows=tuple(entry["deleted_rows"]))
+            rows = list(one.rows)
+            ids += [one.ids[row] for row in rows]
+            texts += [one.text(row) for row in rows]
+            parts.append(one.vectors[rows])
+        return ids, texts, parts
+
     def _write_segment(
-        self, texts: Sequence[str], ids: Sequence[str], vectors: NDArray[np.float32]
+        self, ids: Sequence[str], texts: Sequence[str], vectors: NDArray[np.float32]
     ) -> dict[str, Any]:
         name = f"segment-{self._manifest['next_segment']:06}"
         contents = [text.encode() for text in texts]

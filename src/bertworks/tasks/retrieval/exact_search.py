@@ -9,7 +9,7 @@ queries: equal passages would have scores that differ in their last digits, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ def top_k(
     *,
     compare: Callable[[Vectors, Vectors], Vectors] | None = None,
     decode: Callable[[NDArray[np.generic]], Vectors] | None = None,
+    excluded: NDArray[np.bool_] | None = None,
     longest: float | None = None,
     chunk_size: int = 16384,
 ) -> tuple[Vectors, NDArray[np.int64]]:
@@ -38,6 +39,7 @@ def top_k(
         compare: from some queries and passages to their similarities `[queries, passages]`, which
             depend on nothing else; inner products if omitted.
         decode: from some passages to their vectors, for inner products; the same if omitted.
+        excluded: `[passages]`, true for those whose similarity is to be `-inf`.
         longest: the length of the longest vector of a passage, for inner products; it is measured
             if omitted.
         chunk_size: number of passages compared at a time, with at most 1,024 queries.
@@ -48,17 +50,21 @@ def top_k(
         float64 and then rounded, so they depend on nothing but the two vectors.
     """
 
-    def compare_chunk(some: Vectors, part: Vectors, least: Vectors) -> Vectors:
-        if compare is not None:
-            return compare(some, part)
+    def compare_chunk(some: Vectors, chunk: slice, least: Vectors) -> Vectors:
+        part = passages[chunk]
         vectors = part if decode is None else decode(part)
+        scores = some @ vectors.T if compare is None else compare(some, vectors)
+        if excluded is not None:
+            scores[:, excluded[chunk]] = -np.inf
+        if compare is not None:
+            return scores
         length = longest_length(vectors) if longest is None else longest
-        return exact_products(some, vectors, some @ vectors.T, k, least, longest=length)
+        return exact_products(some, vectors, scores, k, least, longest=length)
 
+    count = passages.shape[0]
+    chunks = [slice(start, start + chunk_size) for start in range(0, count, chunk_size)]
     parts = [
-        _search_passages(
-            queries[start : start + _CHUNK_QUERIES], passages, k, compare_chunk, chunk_size
-        )
+        _search_passages(queries[start : start + _CHUNK_QUERIES], chunks, k, compare_chunk)
         for start in range(0, queries.shape[0], _CHUNK_QUERIES)
     ]
     return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
@@ -66,18 +72,18 @@ def top_k(
 
 def _search_passages(
     queries: Vectors,
-    passages: Vectors,
+    chunks: Sequence[slice],
     k: int,
-    compare: Callable[[Vectors, Vectors, Vectors], Vectors],
-    chunk_size: int,
+    compare: Callable[[Vectors, slice, Vectors], Vectors],
 ) -> tuple[Vectors, NDArray[np.int64]]:
     num_queries = queries.shape[0]
     best = np.empty((num_queries, 0), queries.dtype)
     numbers = np.empty((num_queries, 0), np.int64)
-    for start in range(0, passages.shape[0], chunk_size):
+    for chunk in chunks:
         least = best[:, -1] if best.shape[1] == k else np.full(num_queries, -np.inf, best.dtype)
-        scores = compare(queries, passages[start : start + chunk_size], least)
-        passage_numbers = np.broadcast_to(np.arange(start, start + scores.shape[1]), scores.shape)
+        scores = compare(queries, chunk, least)
+        own_numbers = np.arange(chunk.start, chunk.start + scores.shape[1])
+        passage_numbers = np.broadcast_to(own_numbers, scores.shape)
         # The best so far come first: their indices are lower, which decides between equal scores.
         scores, passage_numbers = np.hstack([best, scores]), np.hstack([numbers, passage_numbers])
         order = largest(scores, k)
