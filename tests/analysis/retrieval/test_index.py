@@ -14,9 +14,9 @@ import torch
 import bertworks as bw
 from bertworks.analysis.retrieval.index import Index
 from bertworks.analysis.retrieval.reranking import (
-    pair_scorer,
     relevance_of_model,
     rerank_hits,
+    text_scorer,
 )
 from bertworks.analysis.retrieval.text_index import Hit, sort_ranking
 from bertworks.data.text_inputs import read_texts
@@ -241,7 +241,7 @@ def test_reranking_equal_scores_keeps_the_order_of_the_candidates(
     one = reranker(task)
     monkeypatch.setattr(one, "predict", lambda pairs: [{"value": scores[b]} for _, b in pairs])
     hits = [Hit(0.0, 0.0, row, f"text {row}", text) for row, text in enumerate(texts)]
-    (hits_by_score,) = rerank_hits(["q"], [hits], pair_scorer(one, {}))
+    (hits_by_score,) = rerank_hits(["q"], [hits], text_scorer(one, {}))
     keys = [(-scores[hit.text], hit.row) for hit in hits_by_score]
     assert keys == sorted(keys)
     assert [hit.score for hit in hits_by_score] == [scores[hit.text] for hit in hits_by_score]

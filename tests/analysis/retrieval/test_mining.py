@@ -12,7 +12,7 @@ import torch
 
 from bertworks.analysis.retrieval.index import Index
 from bertworks.analysis.retrieval.mining import MinedNegatives, mine
-from bertworks.errors import DataError, OutputError, SettingsError
+from bertworks.errors import BertworksError, DataError, OutputError, SettingsError
 from bertworks.jobs.parallel import Workers
 from bertworks.loading import load
 from bertworks.model import Model
@@ -193,3 +193,9 @@ def test_layouts_have_the_same_negatives_and_train_cross_encoders(
             scores = [one["probabilities"]["1"] for one in predictions]
         order = np.argsort(-np.array(scores), kind="stable")[:5]
         assert [hit.score for hit in hits] == pytest.approx([scores[at] for at in order], abs=1e-5)
+    (alone,) = index.search(queries[0], 5, rerank=reranker)
+    for hits in index.search([queries[0]] * 2, 5, rerank=reranker):  # equal ones stay apart
+        assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in alone], abs=1e-5)
+    if layout == "choices":
+        with pytest.raises(BertworksError, match="use this one in search and evaluate"):
+            mine("bm25", PAIRS, tmp_path / "more.jsonl", rerank=reranker)

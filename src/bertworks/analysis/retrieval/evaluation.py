@@ -23,7 +23,7 @@ from .index import Index
 from .judgements import JudgedCorpus, read_candidates, read_judgements, read_run
 from .metrics import Judgements, Run, measure_run, sort_documents
 from .opening import check_retriever, open_index
-from .reranking import pair_scorer, rerank_hits
+from .reranking import rerank_hits, text_scorer
 from .settings import RankingSettings, RetrievalEvaluationSettings
 from .store_backend import ranking_of
 from .text_index import Ranking, TextIndex
@@ -257,7 +257,7 @@ def _rerank(
     """Return a ranking whose first are in a reranker's order; its scores count down the places."""
     scores, rows = ranking
     hits = index.hits(scores[:, :count], rows[:, :count])
-    hits = rerank_hits(list(corpus.queries.values()), hits, pair_scorer(model, engine))
+    hits = rerank_hits(list(corpus.queries.values()), hits, text_scorer(model, engine))
     rows = rows.copy()
     for number, query_hits in enumerate(hits):
         rows[number, : len(query_hits)] = [hit.row for hit in query_hits]

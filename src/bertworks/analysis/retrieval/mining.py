@@ -21,7 +21,7 @@ from ...data.reading import TableOptions
 from ...data.rows import Rows, chunks, text_of
 from ...data.schema import RoleColumns
 from ...data.tables import Table, read_rows
-from ...errors import DataError
+from ...errors import BertworksError, DataError
 from ...inference.prediction_files import Lines
 from ...inference.settings import EngineSettings
 from ...inference.window_files import (
@@ -36,13 +36,14 @@ from ...jobs.parallel import HERE, Workers
 from ...jobs.resumable import digest_texts
 from ...native.library import set_num_threads, threads_of_worker
 from ...settings.keywords import MineKeywords
+from ...tasks.choice import ChoiceTask
 from ...tasks.retrieval.columns import find_retrieval_columns
 from ...utils.atomic_writes import writing
 from ...utils.directories import remove_directory
 from ...utils.json_files import to_json
 from ...utils.outputs import locked_output
 from .opening import open_index
-from .reranking import pair_scorer
+from .reranking import text_scorer
 from .settings import Layout, MineSettings
 from .text_index import TextIndex, open_texts
 
@@ -105,6 +106,7 @@ def mine(
     Raises:
         DataError: the columns are not found, or a cell is empty; or the output was started with
             other data, another model or other settings.
+        BertworksError: the reranker does not score pairs of texts.
         OutputError: the output exists, cannot be written, or another process is writing it.
     """
     path = Path(out)
@@ -119,6 +121,11 @@ def mine(
     inputs = [pairs, corpus]
     if overwrite:
         remove_file(path, inputs)
+    if rerank is not None and isinstance(rerank.task, ChoiceTask):
+        raise BertworksError(
+            "a model of multiple choice compares texts with each other, not with a margin",
+            fix="Mine with a cross-encoder for pairs; use this one in search and evaluate.",
+        )
     rows = _read_pairs(pairs, options, table_options)
     passages, positives = _passages_of(rows, corpus, table_options)
     index_folder = path.with_name(f"{path.name}.index")
@@ -273,25 +280,27 @@ class _Miner:
 
         A query's candidates are scored a few at a time, until it has enough negatives.
         """
-        score = pair_scorer(model, self.engine)
+        score = text_scorer(model, self.engine)
         settings = self.settings
-        positives = list(score(pairs))
+        positives = list(score([(query, [passage]) for query, passage in pairs]))
         lines: list[dict[str, Any]] = [
             {"query": query, "positive": passage, "negatives": [], "scores": [_log_odds(one.order)]}
             for (query, passage), one in zip(pairs, positives, strict=True)
         ]
         starts = [0] * len(pairs)
         while True:
-            chunk: list[tuple[int, str]] = []
+            chunk: list[tuple[int, Sequence[str]]] = []
             for number, (line, texts) in enumerate(zip(lines, candidates, strict=True)):
                 missing = settings.num_negatives - len(line["negatives"])
                 stop = min(starts[number] + missing, len(texts))
-                chunk += [(number, text) for text in texts[starts[number] : stop]]
+                if stop > starts[number]:
+                    chunk.append((number, texts[starts[number] : stop]))
                 starts[number] = stop
             if not chunk:
                 return lines
-            relevances = score([(pairs[number][0], text) for number, text in chunk])
-            for (number, text), relevance in zip(chunk, relevances, strict=True):
+            relevances = score([(pairs[number][0], some) for number, some in chunk])
+            rows = [(number, text) for number, some in chunk for text in some]
+            for (number, text), relevance in zip(rows, relevances, strict=True):
                 if relevance.score <= positives[number].score - settings.rerank_margin:
                     lines[number]["negatives"].append(text)
                     lines[number]["scores"].append(_log_odds(relevance.order))

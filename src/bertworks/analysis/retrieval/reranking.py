@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import BertworksError
@@ -24,20 +22,16 @@ class Relevance(NamedTuple):
     order: float
 
 
-PairScorer = Callable[[Sequence[tuple[str, str]]], Iterable[Relevance]]
-"""Computes the relevance of each text to its query, from pairs of query and text."""
+TextScorer = Callable[[Sequence[tuple[str, Sequence[str]]]], Iterable[Relevance]]
+"""Computes the relevance of each text to its query, from queries with their texts."""
 
 
 def rerank_hits(
-    queries: Sequence[str], hits_of_queries: Sequence[Sequence[Hit]], score: PairScorer
+    queries: Sequence[str], hits_of_queries: Sequence[Sequence[Hit]], score: TextScorer
 ) -> list[list[Hit]]:
     """Order each query's hits by their relevance; equal ones stay as retrieved."""
-    pairs = [
-        (query, hit.text)
-        for query, hits in zip(queries, hits_of_queries, strict=True)
-        for hit in hits
-    ]
-    relevances = iter(score(pairs))
+    texts = [[hit.text for hit in hits] for hits in hits_of_queries]
+    relevances = iter(score(list(zip(queries, texts, strict=True))))
     reranked_hits = []
     for hits in hits_of_queries:
         scored = [(hit, next(relevances)) for hit in hits]
@@ -46,20 +40,21 @@ def rerank_hits(
     return reranked_hits
 
 
-def pair_scorer(model: AnyModel, engine: Mapping[str, Any]) -> PairScorer:
+def text_scorer(model: AnyModel, engine: Mapping[str, Any]) -> TextScorer:
     """Return the function of a reranker: late interaction, choices, or predictions for pairs.
 
-    Scores of a model of multiple choice are shares of the texts that are scored together.
+    Scores of a model of multiple choice are shares of the texts of a query.
 
     Raises:
         BertworksError: the model does not score pairs of texts.
     """
     if model.similarity_function == "maxsim":
 
-        def score_late(pairs: Sequence[tuple[str, str]]) -> Iterator[Relevance]:
-            for query, group in groupby(pairs, itemgetter(0)):
-                (scores,) = model.similarity(query, [text for _, text in group], **engine)
-                yield from (Relevance(score, score) for score in scores.tolist())
+        def score_late(queries: Sequence[tuple[str, Sequence[str]]]) -> Iterator[Relevance]:
+            for query, texts in queries:
+                if texts:
+                    (scores,) = model.similarity(query, texts, **engine)
+                    yield from (Relevance(score, score) for score in scores.tolist())
 
         return score_late
     if isinstance(model.task, ChoiceTask):
@@ -67,17 +62,19 @@ def pair_scorer(model: AnyModel, engine: Mapping[str, Any]) -> PairScorer:
         if len(columns) > 2 or model.task.settings.question_column is not None:
             raise BertworksError("the reranker was not trained with lists of choices")
 
-        def score_choices(pairs: Sequence[tuple[str, str]]) -> Iterator[Relevance]:
-            rows = [
-                dict(zip(columns, (query, [text for _, text in group]), strict=True))
-                for query, group in groupby(pairs, itemgetter(0))
-            ]
+        def score_choices(queries: Sequence[tuple[str, Sequence[str]]]) -> Iterator[Relevance]:
+            rows = [dict(zip(columns, query, strict=True)) for query in queries if query[1]]
             for prediction in model.predict(rows, **engine):
                 yield from (Relevance(share, share) for share in prediction["probabilities"])
 
         return score_choices
     relevance = relevance_of_model(model)
-    return lambda pairs: map(relevance, model.predict(pairs, **engine))
+
+    def score_pairs(queries: Sequence[tuple[str, Sequence[str]]]) -> Iterator[Relevance]:
+        pairs = [(query, text) for query, texts in queries for text in texts]
+        return map(relevance, model.predict(pairs, **engine))
+
+    return score_pairs
 
 
 def _log_odds(probabilities: Mapping[str, float], label: str) -> float:

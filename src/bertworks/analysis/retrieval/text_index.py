@@ -29,7 +29,7 @@ from ...data.texts_by_id import (
 )
 from ...errors import DataError, SettingsError
 from ...settings.keywords import TableKeywords
-from .reranking import pair_scorer, rerank_hits
+from .reranking import rerank_hits, text_scorer
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -141,7 +141,7 @@ class TextIndex(ABC):
                 raise SettingsError(f"{name}={value}: must be a whole number, at least 1")
         if not queries:
             return []
-        score = None if rerank is None else pair_scorer(rerank, self._engine)
+        score = None if rerank is None else text_scorer(rerank, self._engine)
         count = min(top_k if rerank is None else max(top_k, candidates), len(self))
         hits = self.hits(*self.rank(queries, count, approximate=approximate))
         if score is not None:
