@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from bertworks.analysis.label_check import check_labels
 from bertworks.cli import app
-from bertworks.errors import DataError, SettingsError
+from bertworks.errors import BertworksError, DataError, SettingsError
 from bertworks.tasks.label_check import find_suspects, group_similar_texts
 
 ANIMALS = ["cat", "dog", "horse", "cow", "bird"]
@@ -101,5 +102,13 @@ def test_command_writes_table_and_page(tmp_path: Path) -> None:
 def test_impossible_tables_are_refused() -> None:
     with pytest.raises(DataError, match="fewer rows than folds=5"):
         check_labels("mini-sentences", make_rows()[18:22])
+    with pytest.raises(DataError, match="fewer than two labels with more than one row"):
+        check_labels("mini-sentences", make_rows()[10:21])
+
+
+def test_missing_package_is_told_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
+    with pytest.raises(BertworksError, match="'sklearn', which is not installed"):
+        check_labels("no-such-model", make_rows())
     with pytest.raises(SettingsError, match="folds"):
         check_labels("mini-sentences", make_rows(), folds=1)

@@ -207,6 +207,10 @@ def test_bad_finetuning_settings_are_refused(world: World, tmp_path: Path) -> No
     fails(*grid, "--seeds", "", says="seeds=: not numbers")
     fails(*grid, "--seeds", "2", "seed=1", says="Give seeds")
     lab = ("lab", "run", "order", "--out", tmp_path / "run")
+    unused = "--budget does nothing with lab run"
+    fails(*lab, "--budget", "3", says=unused, status=2)
+    compare = ("lab", "compare", "mini", "--data", world.dev, "--seeds", "3")
+    fails(*compare, says="--seeds does nothing with lab compare", status=2)
     for command in (grid, lab):
         fails(*command, "--seeds", "0", says="seeds=0: one seed at least is needed")
     twice = ("--grid", "epochs=1", "--grid", "epochs=2")

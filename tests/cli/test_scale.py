@@ -86,6 +86,7 @@ def test_estimate_shows_whether_a_run_fits() -> None:
     assert "BERT-Large as published" in said
     assert "4 days on 16 TPU chips" in said and "4 days on 64 TPU chips" in said  # §A.2
     report = json_of(*words)
+    assert json_of(*words, "--steps", "100")["tokens"] == json_of(*words, "steps=100")["tokens"]
     assert f"{report['parameters']:,}, " in result.stdout
     assert report["machine"]["devices"] == 2
     expected = bw.estimate("tiny", ["model.vocab_size=300"], machine="h100x2")

@@ -230,6 +230,11 @@ def test_store_takes_texts_and_is_searched(world: World, tmp_path: Path) -> None
     answer = ("answer", "the sea?", "--corpus", store, "--reader", reader, *CPU)
     fails(*answer, says="Give the model that it was made with (answer: --retriever MODEL)")
     fails(*words, "--ids", "id", says="--ids needs --add FILE", status=2)
+    fails(*words, "--delete", ids, "--column", "id", says="--column needs --add FILE", status=2)
+    ids.write_bytes("é\n".encode("latin-1"))
+    fails(*words, "--delete", ids, says="latin-1")
+    deletion = succeeds(*words, "--delete", ids, "encoding=latin-1")
+    assert "not in the store: 1, the first is 'é'" in deletion.stderr
     fails(*words, "--delete", "absent", says="no such file")
     other = ("index", world.pretrained, tmp_path, *CPU, "--add", file)
     fails(*other, says="is no store of texts. Choose a directory that is new or empty")

@@ -58,6 +58,10 @@ def test_choices_that_would_be_the_same_are_made_once(count):
     assert len(rows) == {1: 2}.get(count, 5)
 
 
+def test_without_layers_the_embeddings_are_the_only_choice() -> None:
+    assert choices(0) == [Choice("embeddings", LayerChoice((0,)), 91.0)]
+
+
 def probes_made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The directories of the probes that are trained from now on."""
     directories: list[str] = []

@@ -12,11 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from bertworks.cli import app
-from bertworks.errors import SettingsError, TrainingError
+from bertworks.errors import DataError, SettingsError, TrainingError
 from bertworks.lab import bench
 from bertworks.lab.bench import Lab
 from bertworks.lab.claims import ARMS, MEASURES, Claim, Expect, Verdict, find_claims, overall
 from bertworks.lab.demo import texts
+from bertworks.lab.finished_runs import finish_run
 from bertworks.lab.report import measure, number
 from bertworks.reports import charts
 from tests.lab.demo.test_cycle import _library
@@ -153,3 +154,9 @@ def test_every_claim_can_be_measured(
     for claim in find_claims()[part::4]:
         record = measure(small, claim, [0])
         assert len(record.findings) == len(claim.rule), claim.name
+
+
+def test_damaged_results_of_a_run_are_an_error_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text("{")
+    with pytest.raises(DataError, match=r"result\.json: not valid JSON"):
+        finish_run(tmp_path, lambda _: {})

@@ -271,8 +271,12 @@ def test_charts_of_a_run_have_its_curves(run: Path) -> None:
 def test_early_stopping_is_reported(run: Path) -> None:
     why = f"stopped early after step 40 of 90: {NASTY} was best"
     with (run / "journal.jsonl").open("a") as file:
-        file.write(json.dumps({"kind": "stop", "step": 40, "why": why}) + "\n")
-    assert f"40 steps · {why} · started" in _Page(write_report(run).read_text("utf-8")).words
+        for reason in (why, "out of time"):
+            file.write(json.dumps({"kind": "stop", "step": 40, "why": reason}) + "\n")
+    assert (
+        f"40 steps · {why}; out of time · started"
+        in _Page(write_report(run).read_text("utf-8")).words
+    )
 
 
 def test_a_grid_is_no_run(run: Path) -> None:

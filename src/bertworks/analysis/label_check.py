@@ -23,7 +23,7 @@ from ..settings.keywords import CheckLabelsKeywords
 from ..tasks.classification import ClassificationSettings
 from ..tasks.label_check import CheckedLabel, LabelCheck, find_suspects, group_similar_texts
 from ..tasks.labels import find_misspellings
-from ..tasks.logistic_regression import fit_logistic_regression
+from ..tasks.logistic_regression import fit_logistic_regression, import_solver
 from .probing import open_labelled_texts
 
 if TYPE_CHECKING:
@@ -55,11 +55,13 @@ def check_labels(
         settings: settings of `CheckLabelsSettings`: `folds`, `seed`, and those of `probe`.
 
     Raises:
-        DataError: the table or one of its rows is not valid, or there are fewer rows than folds.
+        DataError: the table or one of its rows is not valid, there are fewer rows than folds, or
+            fewer than two labels with more than one row.
         SettingsError: a setting is unknown or impossible.
         BertworksError: scikit-learn is not installed.
     """
     check_settings = CheckLabelsSettings.parse(settings)
+    import_solver()
     check_table_options(check_settings.table_options(), data)
     loaded_model = load(model, device=device) if isinstance(model, str | Path) else model
     options = ClassificationSettings(
@@ -69,6 +71,8 @@ def check_labels(
     texts, labels, names = table.texts, table.labels, table.task.labels
     if len(texts) < check_settings.folds:
         raise DataError(f"has fewer rows than folds={check_settings.folds}", where=table.name)
+    if (np.bincount(labels) > 1).sum() < 2:  # a fold's classifier would have a single label
+        raise DataError("has fewer than two labels with more than one row", where=table.name)
     vectors = loaded_model.embed(
         texts, precision=check_settings.precision, **check_settings.of_vectors()
     )

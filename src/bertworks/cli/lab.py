@@ -26,6 +26,15 @@ if TYPE_CHECKING:
     from ..lab.claims import Claim
 
 
+_UNUSED_OPTIONS = {
+    "compare": ("out", "overwrite", "model", "budget", "minutes", "seeds"),
+    "run": ("budget", "minutes"),
+    "all": ("minutes",),
+    "lineage": ("budget",),
+}
+"""The options of `lab` that have no effect with a word."""
+
+
 @verb("demo", "bertworks demo", "bertworks demo --quick", "bertworks demo --out /tmp/demo --seed 2")
 def demo(
     *,
@@ -159,6 +168,7 @@ def ablate(
     "bertworks lab compare mini MODEL --data reviews.tsv label_column=stars",
 )
 def lab(
+    ctx: typer.Context,
     what: Literal["list", "run", "all", "lineage", "compare"],
     claims: list[str] | None = None,
     *,
@@ -198,6 +208,9 @@ def lab(
         budget (MINUTES): all: skip claims that would exceed this time.
         minutes (M): lineage: processor time per pre-training run; several as in 7,20,60.
     """
+    for name in _UNUSED_OPTIONS.get(what, ()):
+        if ctx.get_parameter_source(name).name == "COMMANDLINE":
+            ctx.fail(f"--{name} does nothing with lab {what}.")
     if what == "compare":
         _compare(claims or (), data, device, settings, display)
         return

@@ -28,6 +28,7 @@ SettingsVerb = Annotated[
     "bertworks estimate tiny data=prepared steps=20000",
 )
 def estimate(
+    ctx: typer.Context,
     recipe: Recipe,
     settings: list[str] | None = None,
     *,
@@ -49,7 +50,13 @@ def estimate(
     from ..analysis.estimate import PAPER_CHIPS, PAPER_DAYS, paper_flops
     from ..analysis.estimate import estimate as run
 
-    result = run(recipe, settings or (), machine=machine, share=share, device=device)
+    result = run(
+        recipe,
+        [*(settings or ()), *ctx.meta["settings"]],
+        machine=machine,
+        share=share,
+        device=device,
+    )
     rates = {"seconds": result.seconds, "tokens_per_second": result.tokens_per_second}
     display.json({**asdict(result), **rates})
     display.facts(_estimate_facts(result, "measured here" if machine == "here" else None))

@@ -213,6 +213,8 @@ def index(
     """
     if ids is not None and add is None:
         ctx.fail("--ids needs --add FILE.")
+    if column is not None and add is None:
+        ctx.fail("--column needs --add FILE.")
     check_present([add, delete])
 
     def change(loaded_model: Any) -> tuple[dict[str, int], list[str], str]:
@@ -231,7 +233,9 @@ def index(
         counts = {"added": 0, "replaced": 0, "deleted": 0}
         unknown_ids: list[str] = []
         if delete is not None:
-            lines = read_texts(delete, format="text").without_blank()
+            keys = ("encoding", "max_line_bytes")
+            of_lines: Any = {key: options[key] for key in keys if key in options}
+            lines = read_texts(delete, format="text", **of_lines).without_blank()
             words = {text: text.strip() for _, text in lines}
             present_ids = text_store.texts({*words, *words.values()})
             # An id may begin or end with a space.

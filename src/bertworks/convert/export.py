@@ -173,18 +173,23 @@ def write_onnx(model: Model, directory: str | Path, *, overwrite: bool = False) 
         with warnings.catch_warnings():
             # The exporter warns about itself and about packages that are not needed.
             warnings.simplefilter("ignore")
-            logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-            torch.onnx.export(
-                network,
-                kwargs=inputs,
-                f=new / "model.onnx",
-                input_names=list(inputs),
-                output_names=names,
-                dynamic_shapes={name: {0: rows, 1: length} for name in inputs},
-                dynamo=True,
-                external_data=False,
-                verbose=False,
-            )
+            logger = logging.getLogger("torch.onnx")
+            level = logger.level
+            logger.setLevel(logging.ERROR)
+            try:
+                torch.onnx.export(
+                    network,
+                    kwargs=inputs,
+                    f=new / "model.onnx",
+                    input_names=list(inputs),
+                    output_names=names,
+                    dynamic_shapes={name: {0: rows, 1: length} for name in inputs},
+                    dynamo=True,
+                    external_data=False,
+                    verbose=False,
+                )
+            finally:
+                logger.setLevel(level)
     return directory
 
 

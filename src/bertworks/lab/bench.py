@@ -178,7 +178,7 @@ class Lab:
     def seconds(self, run: str = "*") -> float:
         """Return the processor time of a run, by its directory's name, or of all runs."""
         done = (self.out / "runs").glob(f"{run}/{RESULT}")
-        return float(sum(json.loads(file.read_bytes())["seconds"] for file in done))
+        return float(sum(read_json(file, DataError)["seconds"] for file in done))
 
     def pretrained(
         self, seed: int, *, by_model: bool = False, **changes: Any

@@ -120,6 +120,8 @@ def choices(count: int) -> list[Choice]:
         Choice(f"concatenated, {name}", LayerChoice(four), 96.1),
         Choice("weighted sum, all", LayerChoice(tuple(range(1, count + 1)), mixed=True), 95.5),
     ]
+    if not count:  # static vectors
+        return rows[:1]
     choices: dict[LayerChoice, Choice] = {}
     for row in rows:
         layers, mixed = row.layers

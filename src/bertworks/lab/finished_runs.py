@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..errors import DataError
 from ..utils.directories import make_directory
-from ..utils.json_files import write_json
+from ..utils.json_files import read_json, write_json
 
 RESULT = "result.json"
 """The file of a run's results, which marks the run as finished."""
@@ -19,6 +19,9 @@ def finish_run(directory: Path, make: Callable[[Path], Mapping[str, Any]]) -> di
     """Return the results of a run; call `make`, which resumes a run, if it is not finished.
 
     The checkpoints of a finished run are removed: they are large, and no longer needed.
+
+    Raises:
+        DataError: the file of the results is damaged.
     """
     file = directory / RESULT
     if not file.exists():
@@ -28,5 +31,4 @@ def finish_run(directory: Path, make: Callable[[Path], Mapping[str, Any]]) -> di
     for part in ("checkpoints", "best"):
         if (directory / part).exists():
             shutil.rmtree(directory / part)
-    results: dict[str, Any] = json.loads(file.read_bytes())
-    return results
+    return read_json(file, DataError)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -12,11 +11,12 @@ from typing import Any
 
 import torch
 
+from ..errors import DataError
 from ..reports import charts
 from ..training.machine import describe
 from ..utils.atomic_writes import write_file
 from ..utils.formatting import format_duration, markdown_table
-from ..utils.json_files import write_json
+from ..utils.json_files import read_json, write_json
 from ..utils.progress import say
 from .bench import Lab
 from .claims import SPREADS, Claim, Finding, Verdict, find_claims, overall
@@ -90,8 +90,8 @@ def _file(lab: Lab, claim: Claim) -> Path:
 def _read_record(lab: Lab, claim: Claim) -> dict[str, Any]:
     """Return the earlier measurements, by seed."""
     file = _file(lab, claim)
-    found: dict[str, Any] = json.loads(file.read_bytes())["seeds"] if file.exists() else {}
-    return found
+    seeds: dict[str, Any] = read_json(file, DataError)["seeds"] if file.exists() else {}
+    return seeds
 
 
 def measure_all(

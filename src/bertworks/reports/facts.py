@@ -61,7 +61,7 @@ class RunFacts:
             metrics=evaluation.get("metrics", {}),
             breakdown=Breakdown.parse(evaluation.get("breakdown", {}), where=str(run.evaluation)),
             best_metric=best_metric,
-            early_end="".join(line["why"] for line in lines if line["kind"] == "stop"),
+            early_end="; ".join(line["why"] for line in lines if line["kind"] == "stop"),
             is_finished=run.model.is_dir(),
         )
 

@@ -25,6 +25,7 @@ VERB_SETTINGS: dict[str, tuple[str, ...]] = {
     "vocab": ("data.settings:VocabularySettings", _CORPUS),
     "prepare": ("data.settings:PrepareSettings", _CORPUS),
     "pretrain": ("training.recipe:PretrainSettings",),
+    "estimate": ("training.recipe:PretrainSettings",),
     "finetune": ("training.settings:FinetuneSettings",),
     "glue": ("training.settings:FinetuneSettings",),
     "probe": ("inference.settings:TextProbeSettings",),

@@ -381,7 +381,8 @@ def do_in_processes(
 
 def _work(connection: Connection[Any, Any]) -> None:
     """The main function of a process: do one run and send the result to the parent."""
-    os.setpgrp()  # only the parent handles Ctrl-C: it sends SIGTERM
+    if hasattr(os, "setpgrp"):  # not on Windows
+        os.setpgrp()  # only the parent handles Ctrl-C: it sends SIGTERM
     where = "a run"
     answer: str | Exception | None
     try:

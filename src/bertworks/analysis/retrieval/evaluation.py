@@ -160,11 +160,15 @@ def evaluate_retrieval(
     if len(rankings) > 1:
         fused = fuse_rankings([rows for _, rows in rankings.values()], depth)
         rankings[_HYBRID] = fused
-    runs = {name: _run_of(corpus, ranking, options.depth) for name, ranking in rankings.items()}
+    own_rows = _rows_of_queries(corpus)
+    runs = {
+        name: _run_of(corpus, own_rows, ranking, options.depth)
+        for name, ranking in rankings.items()
+    }
     if rerank is not None:
         last = list(rankings)[-1]
         scored = _rerank(corpus, index, rankings[last], num_reranked, rerank, engine)
-        runs[f"{last}, reranked"] = _run_of(corpus, scored, options.depth)
+        runs[f"{last}, reranked"] = _run_of(corpus, own_rows, scored, options.depth)
     if corpus.num_missing:
         what = f"{corpus.num_missing:,} relevant documents are not in the corpus, or are blank"
         missing_notes = [f"{what}; they count as not found"]
@@ -220,8 +224,7 @@ def _unjudged_notes(judgements: Judgements, run: Run) -> list[str]:
     return [f"{count:,} queries of the run are not judged and were ignored"] if count else []
 
 
-def _run_of(corpus: JudgedCorpus, ranking: Ranking, depth: int) -> Run:
-    own_rows = _rows_of_queries(corpus)
+def _run_of(corpus: JudgedCorpus, own_rows: Mapping[str, int], ranking: Ranking, depth: int) -> Run:
     run: dict[str, dict[str, float]] = {}
     for (query, _), scores, rows in zip(
         corpus.queries.items(), *(part.tolist() for part in ranking), strict=True

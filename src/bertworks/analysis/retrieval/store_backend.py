@@ -35,7 +35,7 @@ class StoreBackend(ABC):
 
     @abstractmethod
     def ids(self) -> list[str]:
-        """The ids of all texts, in the order in which they were added."""
+        """The ids of all texts; the order is the backend's."""
 
     @abstractmethod
     def texts(self, ids: Collection[str]) -> dict[str, str]:

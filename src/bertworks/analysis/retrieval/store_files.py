@@ -376,4 +376,8 @@ def _remove_unlisted(directory: Path, manifest: dict[str, Any]) -> None:
     with writing(directory):
         for path in directory.glob("segment-*"):
             if path.name not in names:
-                shutil.rmtree(path)
+                try:
+                    shutil.rmtree(path)
+                except PermissionError:
+                    if os.name != "nt":  # Windows keeps files that a reader has open: until later
+                        raise

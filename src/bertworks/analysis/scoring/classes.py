@@ -52,7 +52,8 @@ def score_classes(rows: Rows, label: str, prediction: str, no_label: str | None)
         raise DataError("no row has a gold label", where=rows.name)
     pairs = [pairs[at] for at in labelled_rows]
     names = sort_labels({name for pair in pairs for name in pair})
-    numbers = np.array([[names.index(name) for name in pair] for pair in pairs]).T
+    number_of = {name: number for number, name in enumerate(names)}
+    numbers = np.array([[number_of[name] for name in pair] for pair in pairs]).T
     # With two labels, F1 is that of the second one, as for a trained classifier.
     scores = ClassificationScores(names, 1 if len(names) == 2 else None)
     scores.add(numbers[0], numbers[1])
