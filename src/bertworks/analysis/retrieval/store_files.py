@@ -217,18 +217,18 @@ class DirectoryBackend(StoreBackend):
         with self._lock():
             entries = self._entries_without(set(ids))
             num_rows = {one.folder.name: one.num_rows for one in self._segments}
-            total, kept = len(ids), len(entries)
-            while kept:
-                last = entries[kept - 1]
+            total, num_unmerged = len(ids), len(entries)
+            while num_unmerged:
+                last = entries[num_unmerged - 1]
                 count = num_rows[last["name"]] - len(last["deleted_rows"])
                 if count > min(2 * total, _MERGED_ROWS):  # else there would be ever more segments
                     break
-                total, kept = total + count, kept - 1
-            old_ids, old_texts, parts = self._contents(entries[kept:])
-            merged = self._write_segment(
+                total, num_unmerged = total + count, num_unmerged - 1
+            old_ids, old_texts, parts = self._contents(entries[num_unmerged:])
+            entry = self._write_segment(
                 [*old_ids, *ids], [*old_texts, *texts], np.concatenate([*parts, vectors])
             )
-            self._commit([*entries[:kept], merged])
+            self._commit([*entries[:num_unmerged], entry])
 
     def delete(self, ids: Collection[str]) -> int:
         with self._lock():
@@ -262,18 +262,18 @@ class DirectoryBackend(StoreBackend):
 
     def _rank_segment(self, segment: _Segment, queries: NDArray[np.float32], count: int) -> Ranking:
         """Rank the texts of a segment; `-inf` is the score of a deleted one."""
-        excluded = np.zeros(segment.num_rows, bool)
-        excluded[list(segment.deleted_rows)] = True
+        is_excluded = np.zeros(segment.num_rows, bool)
+        is_excluded[list(segment.deleted_rows)] = True
         if segment.codes is None:
             return top_k(
-                queries, segment.vectors, count, excluded=excluded, longest=segment.longest
+                queries, segment.vectors, count, is_excluded=is_excluded, longest=segment.longest
             )
         rough, rows = top_k(
             queries,
             segment.codes,
             RESCORING_FACTOR * count,
             compare=partial(_compare, quantization=self.quantization),
-            excluded=excluded,
+            is_excluded=is_excluded,
         )
         exact = np.stack(
             [

@@ -26,7 +26,7 @@ def top_k(
     *,
     compare: Callable[[Vectors, Vectors], Vectors] | None = None,
     decode: Callable[[NDArray[np.generic]], Vectors] | None = None,
-    excluded: NDArray[np.bool_] | None = None,
+    is_excluded: NDArray[np.bool_] | None = None,
     longest: float | None = None,
     chunk_size: int = 16384,
 ) -> tuple[Vectors, NDArray[np.int64]]:
@@ -39,7 +39,7 @@ def top_k(
         compare: from some queries and passages to their similarities `[queries, passages]`, which
             depend on nothing else; inner products if omitted.
         decode: from some passages to their vectors, for inner products; the same if omitted.
-        excluded: `[passages]`, true for those whose similarity is to be `-inf`.
+        is_excluded: `[passages]`, true for those whose similarity is to be `-inf`.
         longest: the length of the longest vector of a passage, for inner products; it is measured
             if omitted.
         chunk_size: number of passages compared at a time, with at most 1,024 queries.
@@ -54,8 +54,8 @@ def top_k(
         part = passages[chunk]
         vectors = part if decode is None else decode(part)
         scores = some @ vectors.T if compare is None else compare(some, vectors)
-        if excluded is not None:
-            scores[:, excluded[chunk]] = -np.inf
+        if is_excluded is not None:
+            scores[:, is_excluded[chunk]] = -np.inf
         if compare is not None:
             return scores
         length = longest_length(vectors) if longest is None else longest
