@@ -209,7 +209,8 @@ def lab(
         minutes (M): lineage: processor time per pre-training run; several as in 7,20,60.
     """
     for name in _UNUSED_OPTIONS.get(what, ()):
-        if ctx.get_parameter_source(name).name == "COMMANDLINE":
+        source = ctx.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
             ctx.fail(f"--{name} does nothing with lab {what}.")
     if what == "compare":
         _compare(claims or (), data, device, settings, display)
