@@ -106,7 +106,7 @@ def test_impossible_tables_are_refused() -> None:
         check_labels("mini-sentences", make_rows()[10:21])
 
 
-def test_missing_package_is_told_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_solver_is_imported_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
     with pytest.raises(BertworksError, match="'sklearn', which is not installed"):
         check_labels("no-such-model", make_rows())

@@ -58,7 +58,7 @@ def test_choices_that_would_be_the_same_are_made_once(count):
     assert len(rows) == {1: 2}.get(count, 5)
 
 
-def test_without_layers_the_embeddings_are_the_only_choice() -> None:
+def test_choices_without_layers_are_the_embeddings() -> None:
     assert choices(0) == [Choice("embeddings", LayerChoice((0,)), 91.0)]
 
 

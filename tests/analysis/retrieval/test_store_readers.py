@@ -94,7 +94,7 @@ def test_many_additions_leave_few_segments(tmp_path: Path, quantization: Any) ->
     assert store.ids()[-1] == "id59"  # in the order of addition
 
 
-def test_too_many_open_files_are_no_damage(tmp_path: Path) -> None:
+def test_store_at_the_limit_of_open_files_is_not_called_damaged(tmp_path: Path) -> None:
     resource = pytest.importorskip("resource")
     put(open_store(tmp_path, "none"), {"a": "text"})
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
