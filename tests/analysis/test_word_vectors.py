@@ -98,7 +98,7 @@ def test_model_keeps_accents_of_words() -> None:
 def test_words_that_no_text_has_are_counted() -> None:
     words = ["cafe", "l’or", "u.s.", "学校", "学", "a b", "x" * 201, "."]
     vectors = WordVectors(words, np.ones((8, 2), np.float32))
-    says = "5 of 8 words are found in no text, .*: 'l’or', 'u.s.', '学校', … \\(5 in all\\)"
+    says = "5 of 8 words are found in no text, .*: 'l’or', 'u.s.', '学校', 'a b', 'xxx"
     with pytest.warns(BertworksWarning, match=says):
         model = vectors.to_model()
     encoded = model.tokenizer.encode("cafe u.s. 学校")

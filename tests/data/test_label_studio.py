@@ -167,7 +167,7 @@ def test_tagger_learns_from_texts_without_entities(count: int) -> None:
     assert [example.target.tolist() for example in examples] == [*[[0, 0, 0]] * count, [1, 0, 0]]
 
 
-@pytest.mark.parametrize("more", [{"_task_hash": 1}, {"spans": []}, {"options": []}])
+@pytest.mark.parametrize("more", [{"_task_hash": 1}, {"_input_hash": 1, "spans": []}])
 def test_examples_that_were_rejected_in_prodigy_are_counted(more: dict[str, Any]) -> None:
     """They were read as gold."""
     answers = ["accept", "reject", "accept", "ignore"]
@@ -177,5 +177,9 @@ def test_examples_that_were_rejected_in_prodigy_are_counted(more: dict[str, Any]
 
 
 def test_an_answer_to_a_question_may_be_ignore() -> None:
-    rows = [{"question": "What do they do?", "context": "They ignore it.", "answer": "ignore"}]
-    assert len(list(read_rows(rows))) == 1
+    rows = [
+        {"question": "What do they do?", "context": "They ignore it.", "answer": "ignore"},
+        {"question": "And now?", "options": ["accept", "reject"], "answer": "reject"},
+        {"meta": {}},
+    ]
+    assert len(list(read_rows(rows))) == 3

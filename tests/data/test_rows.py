@@ -165,7 +165,11 @@ def test_standard_input_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
         ("a.jsonl", '{"text": "x"}\n["y"]\n', ":2: a JSON list, not an object"),
         ("a.jsonl", "[" * 100_000, ":1: JSON that cannot be read"),
         ("a.jsonl", "\n", ": the file is empty"),
-        ("a.jsonl", '{"label": ' + "9" * 5000 + "}", ":1: JSON that cannot be read: a number"),
+        (
+            "a.jsonl",
+            '{"label": ' + "9" * 5000 + "}",
+            ":1: JSON that cannot be read: Exceeds the limit",
+        ),
         ("a.parquet", "no parquet", ": cannot be read as Parquet"),
         ("a.tsv.gz", "no gzip", ": cannot be read"),
         ("a.xlsx", "x", ": neither its suffix '.xlsx' nor its content shows its format; its first"),
@@ -338,7 +342,7 @@ def test_quoted_fields_between_tabs_are_reported_and_read_as_csv(tmp_path: Path)
     table.to_csv(file, sep="\t", index=False)
     with (
         pytest.warns(BertworksWarning, match="quoted as in CSV"),
-        pytest.raises(DataError, match=r":5: 1 field.*quoted field go on.*--format csv"),
+        pytest.raises(DataError, match=r":5: 1 field.*quoted field continue.*--format csv"),
     ):
         list(read_rows(file))
     with pytest.warns(BertworksWarning, match="separated by"):

@@ -143,6 +143,13 @@ def test_entities_inside_words_of_texts_with_emoji_are_widened() -> None:
     assert read_tagged_text(row, "label", "row 1").tags == ["O", "O", "O", "B-LOC", "I-LOC"]
 
 
+@pytest.mark.parametrize("own_text", ["anna smith", "", "Anna\\nSmith", "nna Smi"])
+def test_an_entity_whose_text_is_written_otherwise_keeps_its_place(own_text: str) -> None:
+    entity = {"start": 4, "end": 14, "text": own_text, "label": "PER"}
+    sentence = read_tagged_text({"text": "And Anna Smith", "label": [entity]}, "label", "row 1")
+    assert sentence.tags == ["O", "B-PER", "I-PER"]
+
+
 def test_an_entity_whose_text_is_elsewhere_is_refused() -> None:
     entity = {"start": 4, "end": 9, "text": "Alice", "label": "PER"}
     with pytest.raises(DataError, match=r"at \[4, 9\] is 'Bob m', but the text .* is 'Alice'"):

@@ -24,7 +24,7 @@ _OF_QUESTIONS = {"questions": "question", "options": "options", "answers": "answ
 """RACE's lists with an item for each question, and the columns of its rows."""
 _NO_ANNOTATION = "task with cancelled annotations only"
 _NOT_ACCEPTED = "example that was rejected or ignored"
-_PRODIGY_KEYS = {"_task_hash", "_input_hash", "spans", "options"}
+_PRODIGY_KEYS = {"_task_hash", "_input_hash"}
 _POSITIVES = ("pos", "positive", "positives")
 
 
@@ -79,7 +79,9 @@ def rows_in_record(
 def _is_table(values: Mapping[str, Any]) -> bool:
     """Whether a record has the rows or the columns of a table by their numbers: pandas' layouts."""
     parts = [list(part) for part in values.values() if isinstance(part, Mapping)]
-    if not parts or len(parts) < len(values) or any(part != parts[0] for part in parts):
+    if len(parts) < max(len(values), 1) or any(part != parts[0] for part in parts):
+        return False
+    if len(parts) * len(parts[0]) < 2:
         return False
     return any(names == [str(at) for at in range(len(names))] for names in (parts[0], [*values]))
 

@@ -237,7 +237,8 @@ def _keep_digits(name: str) -> str:
 
 def _normalise_spelling(name: str) -> str:
     spelling = re.sub(r"[\s_]+", "", _visible_text(name).casefold())
-    return f"{float(spelling):g}" if _NUMBER.fullmatch(spelling) else spelling
+    number = _NUMBER.fullmatch(spelling)
+    return spelling if number is None else f"{number[1]}{number[2]}"
 
 
 def _visible_text(name: str) -> str:
@@ -248,7 +249,7 @@ def _visible_text(name: str) -> str:
     )
 
 
-_NUMBER = re.compile(r"-?\d{1,15}(\.\d{1,15})?", re.ASCII)
+_NUMBER = re.compile(r"(-?)0*(\d+)(?:\.0)?", re.ASCII)  # 1.10 and 1.1 may be two versions
 _EMOJI_STYLES = "\ufe0e\ufe0f"  # with and without them, an emoji is the same
 
 

@@ -103,7 +103,7 @@ def test_relevant_documents_outside_the_corpus_count_as_not_found(folder: Path) 
     (stage,) = evaluate_retrieval({"words": "bm25"}, folder, metrics=["recall@5"])
     found = sum(document == "d1" for document in stage.run["q1"])
     assert stage.evaluation.metrics == {"recall@5": pytest.approx(found / 3)}
-    assert "2 relevant documents are not in the corpus" in stage.evaluation.notes[0]
+    assert "2 relevant documents of queries are not in the corpus" in stage.evaluation.notes[0]
 
 
 def test_ids_may_have_spaces_between_tabs(folder: Path, tmp_path: Path) -> None:
@@ -112,6 +112,13 @@ def test_ids_may_have_spaces_between_tabs(folder: Path, tmp_path: Path) -> None:
     assert JudgedCorpus.read(folder).judgements == {"q1": {"d 1": 1, "1": 0}}
     with pytest.raises(DataError, match="the id 'd 1' has white space"):
         write_run(tmp_path / "a.run", {"q1": {"1": 2.0, "d 1": 1.0}}, "a model")
+
+
+@pytest.mark.parametrize("line", ["1 0 d1 1\t", "1\t0 d1 1", "1 0\td1\t1", "1\t0\t\td1\t1"])
+def test_tabs_and_spaces_separate_fields(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "qrels"
+    path.write_text(f"{line}\n")
+    assert read_judgements(path) == {"1": {"d1": 1}}
 
 
 def test_judgements_are_chosen_by_name(folder: Path) -> None:

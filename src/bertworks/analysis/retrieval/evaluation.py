@@ -170,7 +170,9 @@ def evaluate_retrieval(
         scored = _rerank(corpus, index, rankings[last], num_reranked, rerank, engine)
         runs[f"{last}, reranked"] = _run_of(corpus, own_rows, scored, options.depth)
     if corpus.num_missing:
-        what = f"{corpus.num_missing:,} relevant documents are not in the corpus, or are blank"
+        what = (
+            f"{corpus.num_missing:,} relevant documents of queries are not in the corpus or blank"
+        )
         missing_notes = [f"{what}; they count as not found"]
         notes = {name: [*missing_notes, *notes.get(name, ())] for name in runs}
     return [

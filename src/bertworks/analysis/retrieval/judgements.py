@@ -168,7 +168,7 @@ def read_judgements(path: str | os.PathLike[str]) -> Judgements:
         DataError: the file cannot be read, a line is invalid, or a document is judged twice.
     """
     judgements: dict[str, dict[str, int]] = {}
-    for where, fields in _fields_of(path):
+    for where, fields in _fields_of(path, (3, 4)):
         if tuple(fields) == _HEADER:
             continue
         if len(fields) not in (3, 4):
@@ -191,7 +191,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
         DataError: the file cannot be read, a line is invalid, or a query has a document twice.
     """
     run: dict[str, dict[str, float]] = {}
-    for where, fields in _fields_of(path):
+    for where, fields in _fields_of(path, (6,)):
         if len(fields) != 6:
             fix = "A run has a query, Q0, a document, its rank, its score and the system's name."
             raise DataError(f"has {len(fields)} fields", where=where, fix=fix)
@@ -211,7 +211,7 @@ def read_candidates(path: str | os.PathLike[str]) -> tuple[Run, bool]:
         DataError: as `read_run`.
     """
     run: dict[str, dict[str, float]] = {}
-    for where, fields in _fields_of(path, "\t"):
+    for where, fields in _fields_of(path, None):
         if len(fields) != 4 and not run:
             break
         if len(fields) != 4:
@@ -242,19 +242,28 @@ def write_run(path: str | os.PathLike[str], run: Run, system: str) -> None:
 
 
 def _fields_of(
-    path: str | os.PathLike[str], separator: str | None = None
+    path: str | os.PathLike[str], counts: Sequence[int] | None
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield the places and the fields of lines that are not blank.
 
-    Tabs separate them in a line that has any, since ids may have spaces; else white space does.
+    Args:
+        counts: the possible numbers of fields. If tabs separate as many, ids may have spaces; else
+            white space separates them. None: tabs alone do.
     """
     name = os.fspath(path)
     if not Path(path).is_file():
         raise DataError("no such file", where=name)
     for number, line in read_lines(name, Reading()):
         if line.strip():
-            fields = line.split(separator or ("\t" if "\t" in line else None))
-            yield f"{name}:{number}", [field.strip() for field in fields]
+            yield f"{name}:{number}", _split_fields(line, counts)
+
+
+def _split_fields(line: str, counts: Sequence[int] | None) -> list[str]:
+    fields, words = [field.strip() for field in line.split("\t")], line.split()
+    if counts is None:
+        return fields
+    is_trec = len(words) == 4 and words[1] == "0"
+    return fields if len(fields) in counts and all(fields) and not is_trec else words
 
 
 def _whole(text: str) -> int:

@@ -115,18 +115,27 @@ def _read_entity(entity: Any, text: str, where: str) -> tuple[CharSpan, str]:
 def _locate(own_text: str, span: CharSpan, text: str, where: str) -> CharSpan:
     """Return the characters of an entity of which the text is known too.
 
+    Tools write it in other cases, with escaped line ends, or without what was added to whole words.
+
     Raises:
         DataError: another text is there.
     """
-    for start, end in (span, _from_utf16(span, text)):
-        if text[start:end].split() == own_text.split():
-            return start, end
+    own_form = _comparable(own_text)
+    if own_form in _comparable(text[slice(*span)]):
+        return span
+    converted = _from_utf16(span, text)
+    if own_form == _comparable(text[slice(*converted)]):
+        return converted
     raise DataError(
         f"at {[*span]} is {truncate_repr(text[slice(*span)])}, but the text of the entity is "
         f"{truncate_repr(own_text)}",
         where=where,
         fix="Correct its position or its text.",
     )
+
+
+def _comparable(text: str) -> str:
+    return " ".join(text.replace("\\n", " ").casefold().split())
 
 
 def _from_utf16(span: CharSpan, text: str) -> CharSpan:
