@@ -168,7 +168,7 @@ def test_standard_input_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             "a.jsonl",
             '{"label": ' + "9" * 5000 + "}",
-            ":1: JSON that cannot be read: Exceeds the limit",
+            ":1: JSON that cannot be read: a number",
         ),
         ("a.parquet", "no parquet", ": cannot be read as Parquet"),
         ("a.tsv.gz", "no gzip", ": cannot be read"),

@@ -216,8 +216,7 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
         what = f"not valid JSON: {error.msg} (column {error.colno})"
         raise DataError(what, where=where, fix=_ONE_A_LINE) from None
     except ValueError as error:
-        first_line = str(error).partition(":")[0]  # Python's advice about digits is for programmers
-        raise DataError(f"JSON that cannot be read: {first_line}", where=where) from None
+        raise DataError(f"JSON that cannot be read: {error}", where=where) from None
     if not isinstance(value, dict):
         raise DataError(
             f"a JSON {type(value).__name__}, not an object",

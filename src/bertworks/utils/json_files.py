@@ -114,6 +114,10 @@ def parse_json(text: str | bytes) -> Any:
         value = json.loads(text)
     except RecursionError:
         raise _depth_error() from None
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # Python's limit, with advice for programmers
+        raise ValueError("a number has too many digits") from None
     if text.count("[") + text.count("{") > MAX_DEPTH:
         _check_depth(value)
     return value
