@@ -263,12 +263,28 @@ def test_lists_of_labels_in_text_are_json() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [[0, 0, 1], [1.0, 1.0], [True, False, False], "[0, 0, 1]", "1,0,0"]
+    "value",
+    [
+        *([0, 0, 1], [1.0, 1.0], [True, False, False], "[0, 0, 1]", "1,0,0", "1.0,0.0,1.0"),
+        *("True,False,True", "[True, True]", "[1 0 1]", "[0. 1. 0.]", "1;0;1", "0 0"),
+    ],
 )
 def test_bits_for_each_class_are_no_names(value: Any) -> None:
     """As simpletransformers has the labels of a row: they were read as classes 0 and 1."""
     with pytest.raises(DataError, match="seem to be a 0 or 1 for each class"):
         read_label_names({"label": value}, "label", "row 1", ",")
+
+
+@pytest.mark.parametrize("values", [["1,0", "0,1"], [[1.0, 0.0]], ["False,True", "True,False"]])
+def test_bits_for_both_of_two_classes_are_no_names(values: list[Any]) -> None:
+    rows = read_rows([{"text": "a", "label": value} for value in values])
+    with pytest.raises(DataError, match="column 'label' seem to be a 0 or 1 for each class"):
+        count_labels(rows, "label", ",")
+
+
+def test_numbered_labels_of_which_a_row_has_several_are_names() -> None:
+    rows = read_rows([{"text": "a", "label": value} for value in ("0,1", "1", "")])
+    assert count_labels(rows, "label", ",") == {"0": 1, "1": 2}
 
 
 def test_a_label_that_a_row_has_twice_counts_once() -> None:

@@ -29,8 +29,9 @@ from ..data.unlabelled import UnlabelledError
 from ..errors import BertworksWarning, DataError, shorten_list, truncate_repr
 from ..text.wordpiece import is_removed
 
-MARKS = ("-", "\u2013", "\u2014", "-1", "-100")
-"""Labels that usually mean that a row has no gold label: SNLI's `-`, and numbers below all classes.
+MARKS = ("-", "\u2013", "\u2014", "-1", "-1.0", "-100", "-100.0")
+"""Labels that usually mean that a row has no gold label: SNLI's `-`, and numbers below all classes,
+also as pandas writes them in a column with empty cells.
 
 They may be classes too: see `find_unlabelled_marks`.
 """
@@ -62,22 +63,27 @@ def count_labels(
             labels: two are needed if each row has one, otherwise one.
     """
     counts: Counter[str] = Counter()
+    have_several = True  # whether each row has several labels
     for where, row in rows:
         if isinstance(row.get(column), NoLabel):
             continue
         if separator is None:
             counts[read_label_name(row, column, where)] += 1
         else:
-            counts.update(read_label_names(row, column, where, separator))
+            names = read_label_names(row, column, where, separator)
+            counts.update(names)
+            have_several &= len(names) > 1
+    if have_several and separator is not None and counts and _are_flags(counts):  # of two classes
+        raise _multi_hot_error(f"all labels of column {column!r}", rows.name)
     if separator is None:
         warn_about_possible_marks(counts, no_label, rows.name)
         for mark in find_unlabelled_marks(counts, no_label):
             del counts[mark]
     if len(counts) < (2 if separator is None else 1):
-        names = ", ".join(map(repr, counts)) or "none"
+        listed = ", ".join(map(repr, counts)) or "none"
         needs = "two different labels" if separator is None else "a label"
         raise DataError(
-            f"a classifier needs {needs}, and column {column!r} holds {names}",
+            f"a classifier needs {needs}, and column {column!r} holds {listed}",
             where=rows.name,
         )
     warn_about_misspellings(counts, rows.name)
@@ -99,7 +105,7 @@ def find_unlabelled_marks(labels: Iterable[str], no_label: str | None = None) ->
     if no_label is not None:
         return {no_label} & names - {""}
     marks, others = names & set(MARKS), names - set(MARKS)
-    numbers = {int(name) for name in others if name.isdecimal()}
+    numbers = {int(whole) for whole in map(_whole_number, others) if whole.isdecimal()}
     are_numbered = len(numbers) == len(others) and (
         numbers in (set(range(len(others))), set(range(1, len(others) + 1)))
     )
@@ -107,9 +113,14 @@ def find_unlabelled_marks(labels: Iterable[str], no_label: str | None = None) ->
     return {
         mark
         for mark in marks
-        if len(others) > (2 if mark == "-1" else 1)
-        and (are_numbered if mark in ("-1", "-100") else have_words)
+        if len(others) > (2 if _whole_number(mark) == "-1" else 1)
+        and (are_numbered if _whole_number(mark) in ("-1", "-100") else have_words)
     }
+
+
+def _whole_number(name: str) -> str:
+    """Return a label as pandas would write it if it were an integer: `1` for `1.0`."""
+    return name.removesuffix(".0") if _WHOLE_FLOAT.fullmatch(name) else name
 
 
 def find_mark(value: Any, marks: Container[str]) -> str | None:
@@ -156,7 +167,9 @@ def warn_about_possible_marks(
 def _is_doubtful_number(name: str, others: set[str]) -> bool:
     """Whether a label is -1 or -100, and the others are names, or 0 and 1."""
     are_names = not any(re.fullmatch(r"[-+]?[\d.]+", other) for other in others)
-    return (name in ("-1", "-100") and are_names) or (name == "-1" and others == {"0", "1"})
+    number, other_numbers = _whole_number(name), {_whole_number(other) for other in others}
+    is_sign = number == "-1" and other_numbers == {"0", "1"}
+    return is_sign or (number in ("-1", "-100") and are_names)
 
 
 def parse_class_numbers(labels: Iterable[str]) -> dict[str, str]:
@@ -324,15 +337,26 @@ def read_label_names(row: Row, column: str, where: str | None, separator: str) -
         names = [read_label_name({column: part}, column, where) for part in value]
     else:
         return [read_label_name(row, column, where)]
-    distinct = list(dict.fromkeys(names))
-    if len(distinct) < len(names) and {*names} <= {"0", "1", "false", "true"}:
-        raise DataError(
-            f"the labels {truncate_repr(value)} (column {column!r}) seem to be a 0 or 1 for each "
-            "class, not their names",
-            where=where,
-            fix="Write the names of those that are 1: a list, or a,b.",
-        )
-    return distinct
+    flags = _BETWEEN_FLAGS.sub(" ", value).split() if isinstance(value, str) else names
+    if len({*flags}) < len(flags) and _are_flags(flags):
+        raise _multi_hot_error(f"the labels {truncate_repr(value)} (column {column!r})", where)
+    return list(dict.fromkeys(names))
+
+
+_FLAGS = frozenset(("0", "1", "0.0", "1.0", "0.", "1.", "false", "true"))
+_BETWEEN_FLAGS = re.compile(r"[\s,;|\[\]()]+")  # also as NumPy prints arrays: [1. 0. 1.]
+
+
+def _are_flags(names: Iterable[str]) -> bool:
+    return all(name.lower() in _FLAGS for name in names)
+
+
+def _multi_hot_error(subject: str, where: str | None) -> DataError:
+    return DataError(
+        f"{subject} seem to be a 0 or 1 for each class, not their names",
+        where=where,
+        fix="Write the names of those that are 1: a list, or a,b.",
+    )
 
 
 def build_label_entries(labels: Sequence[str]) -> dict[str, Any]:
