@@ -33,3 +33,17 @@ def test_depth_is_bounded(depth: int, start: str, end: str) -> None:
 def test_invalid_json_is_a_value_error(text: str | bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_json(text)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": 1, "b": {"c": 1}, "d": {"c": 2}}', '[{"a": 1}, {"a": 2}]', "{}"]
+)
+def test_keys_of_other_objects_are_distinct(text: str) -> None:
+    assert parse_json(text, distinct_keys=True) == json.loads(text)
+
+
+@pytest.mark.parametrize("text", ['{"a": 1, "a": 1}', '[{"b": {"a": 1, "c": 2, "a": 3}}]'])
+def test_repeated_key_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match="the key 'a' occurs twice"):
+        parse_json(text, distinct_keys=True)
+    assert parse_json(text) == json.loads(text)

@@ -179,7 +179,7 @@ def parse_document(lines: Lines, name: str, reading: Reading) -> Any:
         if size > limit:
             raise too_long("document", limit, name)
     try:
-        return parse_json("".join(parts))
+        return parse_json("".join(parts), distinct_keys=True)
     except json.JSONDecodeError as error:
         raise DataError(f"not valid JSON: {error.msg}", where=f"{name}:{error.lineno}") from None
     except ValueError as error:
@@ -211,7 +211,7 @@ def read_json_lines(lines: Lines, name: str, reading: Reading) -> Iterator[Locat
 
 def _json_object(line: str, where: str) -> dict[str, Any]:
     try:
-        value = parse_json(line)
+        value = parse_json(line, distinct_keys=True)
     except json.JSONDecodeError as error:
         what = f"not valid JSON: {error.msg} (column {error.colno})"
         raise DataError(what, where=where, fix=_ONE_A_LINE) from None

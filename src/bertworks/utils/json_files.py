@@ -101,26 +101,43 @@ or crash.
 """
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes, *, distinct_keys: bool = False) -> Any:
     """Parse a JSON text.
+
+    Args:
+        distinct_keys: whether a key that occurs twice in an object is an error; otherwise its last
+            value counts, as for Python and most other programs.
 
     Raises:
         ValueError: it is not valid JSON, not UTF-8, nested deeper than `MAX_DEPTH`, or has a number
-            of too many digits.
+            of too many digits, or a key twice.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8")
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_distinct if distinct_keys else None)
     except RecursionError:
         raise _depth_error() from None
-    except json.JSONDecodeError:
+    except (json.JSONDecodeError, RepeatedKeyError):
         raise
     except ValueError:  # Python's limit, with advice for programmers
         raise ValueError("a number has too many digits") from None
     if text.count("[") + text.count("{") > MAX_DEPTH:
         _check_depth(value)
     return value
+
+
+class RepeatedKeyError(ValueError):
+    """A key occurs twice in an object."""
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    items = dict(pairs)
+    if len(items) < len(pairs):
+        keys = [key for key, _ in pairs]
+        repeated = next(key for at, key in enumerate(keys) if key in keys[:at])
+        raise RepeatedKeyError(f"the key {truncate_repr(repeated)} occurs twice")
+    return items
 
 
 def _check_depth(value: Any) -> None:
