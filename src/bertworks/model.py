@@ -183,8 +183,8 @@ class Model(TaskModel):
         # The modules of late interaction are for vectors of tokens.
         modules = self.modules if late_interaction is None else None
         if self.config.is_static and StaticEmbedder.can_compute(values, modules):
-            return StaticEmbedder(*arguments, modules)
-        return Embedder(*arguments, modules)
+            return StaticEmbedder(*arguments, modules).with_dimensions(settings.get("dimensions"))
+        return Embedder(*arguments, modules).with_dimensions(settings.get("dimensions"))
 
     def generate(
         self, prompts: str | Iterable[str], **settings: Unpack[GenerateKeywords]

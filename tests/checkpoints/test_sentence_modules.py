@@ -180,6 +180,16 @@ def test_vectors_have_the_dimensions_of_the_files(write: Write, tmp_path: Path, 
 
 
 @pytest.mark.long
+def test_more_dimensions_in_the_files_than_numbers_have_no_effect(write: Write) -> None:
+    """As in sentence-transformers; more in a setting are a mistake of the user."""
+    directory = write(peers.Pooling(H), truncate_dim=H + 1)
+    vectors = bw.load(directory).embed(TEXTS, **FP32)
+    np.testing.assert_allclose(vectors, vectors_of(directory), atol=1e-5)
+    with pytest.raises(SettingsError, match=f"dimensions={H + 2} is more than the {H} numbers"):
+        bw.load(directory).embed(TEXTS, dimensions=H + 2)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("strips_accents", [None, True])
 def test_texts_are_converted_to_lower_case(write: Write, strips_accents: bool | None) -> None:
     directory = write(peers.Pooling(H))

@@ -156,7 +156,8 @@ class NativeModel(TaskModel):
             SettingsError: a setting is unknown or impossible, or needs PyTorch.
         """
         values = self._embedding_settings(settings)
-        return NativeEmbedder(self.network, self.tokenizer, values, values, self.modules)
+        embedder = NativeEmbedder(self.network, self.tokenizer, values, values, self.modules)
+        return embedder.with_dimensions(settings.get("dimensions"))
 
     def _token_features(self, settings: FeatureSettings) -> NativeTokenFeatures:
         return NativeTokenFeatures(self.network, self.tokenizer, settings, settings)

@@ -393,20 +393,32 @@ class VectorEmbedder(TextEmbedder):
     @property
     def width(self) -> int:
         """The length of a text's vector, or of its code."""
-        width, quantization = self.settings.dimensions or self._width, self.settings.quantization
+        width, quantization = self._shortened(self._width), self.settings.quantization
         return width if quantization == "none" else code_width(width, quantization)
 
-    def _set_width(self, width: int) -> None:
+    def _shortened(self, width: int) -> int:
+        return min(width, self.settings.dimensions or width)
+
+    def _set_width(self, full_width: int) -> None:
         """Set the length of a vector before it is shortened to `dimensions`."""
-        dimensions = self.settings.dimensions
-        if dimensions is not None and dimensions > width:
-            what = f"dimensions={dimensions} is more than the {width} numbers of a vector"
-            raise SettingsError(what)
-        if self.settings.quantization == "binary" and (dimensions or width) % 8:
+        self._width, width = full_width, self._shortened(full_width)
+        if self.settings.quantization == "binary" and width % 8:
             # The bits that fill the last byte would count as equal numbers.
-            what = f"quantization=binary needs a multiple of 8 numbers, not {dimensions or width}"
+            what = f"quantization=binary needs a multiple of 8 numbers, not {width}"
             raise SettingsError(what, fix="Choose dimensions, or quantization=int8.")
-        self._width = width
+
+    def with_dimensions(self, dimensions: int | None) -> Self:
+        """Check the dimensions that a user asks for, if any.
+
+        More in a model's files (`truncate_dim`) have no effect, as in sentence-transformers.
+
+        Raises:
+            SettingsError: there are more than a vector has numbers.
+        """
+        if dimensions is not None and dimensions > self._width:
+            what = f"dimensions={dimensions} is more than the {self._width} numbers of a vector"
+            raise SettingsError(what)
+        return self
 
     def _finish(self, vectors: NDArray[np.float32]) -> NDArray[Any]:
         """Return vectors of `dimensions` numbers, at length 1 if they have that; or their codes."""
