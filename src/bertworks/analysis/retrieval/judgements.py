@@ -40,6 +40,10 @@ from .metrics import Judgements, Run, sort_documents
 
 _ENDS = ("", ".gz")
 _HEADER = ("query-id", "corpus-id", "score")
+_NUMBERS = {
+    "relevance": "A relevance is a whole number: 0 is not relevant, 1 and more are.",
+    "score": "A score is a finite number.",
+}
 
 ValueT = TypeVar("ValueT", int, float)
 
@@ -278,9 +282,9 @@ def _number(kind: Callable[[str], ValueT], text: str, what: str, where: str) -> 
     try:
         value = kind(text)
     except ValueError:
-        raise DataError(f"{text!r} is not a {what}", where=where) from None
-    if not math.isfinite(value):
-        raise DataError(f"{text!r} is not a {what}", where=where)
+        value = None
+    if value is None or not math.isfinite(value):
+        raise DataError(f"{text!r} is not a {what}", where=where, fix=_NUMBERS[what])
     return value
 
 
