@@ -17,8 +17,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
+from bertworks.analysis import scoring
 from bertworks.data.tables import read_rows
-from bertworks.errors import DataError
+from bertworks.errors import BertworksWarning, DataError
 from bertworks.inference.prediction_files import write_predictions
 from bertworks.nn.config import EncoderConfig
 from bertworks.tasks.answering.answers import USUAL_COLUMNS, read_answers
@@ -353,6 +354,32 @@ def test_an_answer_that_is_in_no_window_is_counted_and_not_learned():
     assert lengths[0] == 0 and lengths[1] == lengths[2] == len(examples[0].sequences) > 1
 
 
+def test_an_answer_that_is_too_long_to_be_predicted_is_counted_and_learned():
+    task = make_task(max_answer_tokens=2)
+    examples = task.examples([row("a b c", "a b c", 0), row("a b c", "a b", 0)], 0)
+    counts = task.count_targets(examples)
+    assert counts == {"answered": 1, "longer than max_answer_tokens": 1}
+    assert [len(task.training_examples(example)) for example in examples] == [1, 1]
+
+
+def test_answers_of_impossible_questions_are_counted_and_ignored():
+    rows = [row("a b", "b", 2) | {"is_impossible": value} for value in ("true", 1, False, None)]
+    rows += [row("a b", None) | {"is_impossible": True}]
+    table = read_rows(rows)
+    task = make_task().for_table(table, labelled=True)
+    examples = task.examples([values for _, values in table], 0)
+    assert [example.answers for example in examples] == [(), (), ("b",), ("b",), ()]
+    assert task.count_targets(examples) == {
+        "answered": 2,
+        "without an answer": 1,
+        "is_impossible, with answers": 2,
+    }
+    questions = [{**values, "id": str(number)} for number, values in enumerate(rows)]
+    with pytest.warns(BertworksWarning, match="2 question.* is_impossible have answers, which"):
+        evaluation = scoring.score("answering", questions, predictions={"0": "", "1": "b"})
+    assert evaluation.metrics["exact_match"] == 0.2
+
+
 def test_answers_as_plain_text_are_answered():
     rows = [{"question": "a", "context": "a b", "answers": text} for text in ("b", "c", "")]
     counts = make_task().count_targets(make_task().examples(rows, 0))
@@ -574,6 +601,7 @@ def test_bad_files_are_refused(tmp_path, text, says):
 
 
 def test_questions_are_read_from_a_file(tmp_path):
+    """Answers of impossible questions are in the rows, so that they can be counted."""
     answer = {"text": "b", "answer_start": 2}
     qas = [
         {"id": 1, "question": "a", "answers": [answer, {"text": "a"}]},
@@ -590,14 +618,21 @@ def test_questions_are_read_from_a_file(tmp_path):
         file.write_text(json.dumps(document, indent=indent))
         rows = list(read_rows(file))
         assert [row.values for row in rows] == [
-            {"id": identity, "title": "t", "context": context, "question": text, "answers": own}
-            for identity, context, text, own in (
-                ("1", "a b", "a", {"text": ["b", "a"], "answer_start": [2, None]}),
-                ("", "a b", "c", none),
-                ("3", "a b", "d", none),
-                ("4", "a b", "e", {"text": ["b"], "answer_start": [2]}),
-                ("5", "a b", "of a test", None),
-                ("", "c", "d", None),
+            {
+                "id": identity,
+                "title": "t",
+                "context": context,
+                "question": text,
+                "answers": own,
+                "is_impossible": is_impossible,
+            }
+            for identity, context, text, own, is_impossible in (
+                ("1", "a b", "a", {"text": ["b", "a"], "answer_start": [2, None]}, None),
+                ("", "a b", "c", none, True),
+                ("3", "a b", "d", {"text": ["b"], "answer_start": [2]}, True),
+                ("4", "a b", "e", {"text": ["b"], "answer_start": [2]}, False),
+                ("5", "a b", "of a test", None, None),
+                ("", "c", "d", None, None),
             )
         ]
         places = [row.where.removeprefix(f"{file}, ") for row in rows]

@@ -34,9 +34,10 @@ def holds_questions(value: Mapping[str, Any]) -> bool:
 def questions_of(value: Any, name: str, number: int) -> Iterator[LocatedRow]:
     """Yield the questions of an article or a paragraph.
 
-    Each row has `id`, `title`, `context`, `question` and `answers`, a mapping of the lists `text`
-    and `answer_start`; both are empty if the question has no answer. `answers` is None if the file
-    does not give any. A paragraph that is not in an article has no `title`.
+    Each row has `id`, `title`, `context`, `question`, `is_impossible` (None if the file does not
+    say it) and `answers`, a mapping of the lists `text` and `answer_start`; both are empty if the
+    question has no answer. `answers` is None if the file does not give any. A paragraph that is not
+    in an article has no `title`.
 
     Args:
         name: of the file, for messages.
@@ -67,6 +68,7 @@ def _questions(
             "context": context,
             "question": _part(question, "question", str, place),
             "answers": _answers(question, place),
+            "is_impossible": question.get("is_impossible"),
         }
         yield LocatedRow(place, values)
 
@@ -78,10 +80,8 @@ def _answers(question: Mapping[str, Any], where: str) -> Any:
         raise DataError(
             f"is_impossible={truncate_repr(is_impossible)} is neither true nor false", where=where
         )
-    if is_impossible:
-        return {"text": [], "answer_start": []}
     if "answers" not in question:
-        return None
+        return {"text": [], "answer_start": []} if is_impossible else None
     if isinstance(question["answers"], Mapping):  # lists of texts and starts, as rows have them
         return question["answers"]
     answers = _part(question, "answers", list, where)

@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 from ...data.rows import LocatedRow, Rows, text_of
 from ...errors import BertworksWarning, DataError, truncate_repr
-from ...tasks.answering.answers import SCHEMA, read_answers
+from ...tasks.answering.answers import SCHEMA, has_ignored_answers, read_answers
 from ...tasks.answering.scores import AnsweringScores
 from ...tasks.evaluation import Evaluation
 from ...tasks.measures import Location
+from ...utils.json_files import parse_json
 from ...utils.regular_files import read_bytes
 
 T = TypeVar("T", str, float)
@@ -42,6 +43,12 @@ def score_answers(
         identity: read_answers(row.values, columns, row.where)[0]
         for identity, row in questions.items()
     }
+    ignored = [
+        where for where, row in questions.values() if has_ignored_answers(row, columns, where)
+    ]
+    if ignored:
+        what = f"{len(ignored):,} question(s) with is_impossible have answers, which are ignored"
+        warnings.warn(f"{ignored[0]}: {what}; here the first", BertworksWarning, stacklevel=3)
     predicted = _by_id(predictions, "the predictions", str, questions, rows.name)
     margins: dict[str, float] = {}
     if chances is not None:
@@ -127,25 +134,16 @@ def _short(value: Any) -> str:
 
 def _json_object(path: str) -> dict[str, Any]:
     """Read the object in a JSON file; no key may occur twice."""
-
-    def distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        items: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in items:
-                raise DataError(f"the id {key!r} occurs twice", where=path)
-            items[key] = value
-        return items
-
     try:
-        value = json.loads(read_bytes(path, limit=1 << 32), object_pairs_hook=distinct_keys)
+        value = parse_json(read_bytes(path, limit=1 << 32), distinct_keys=True)
     except OSError as error:
         raise DataError(f"cannot be read ({error.strerror})", where=path) from None
     except UnicodeDecodeError:
         raise DataError("not UTF-8", where=path) from None
     except json.JSONDecodeError as error:
         raise DataError(f"not valid JSON: {error.msg}", where=f"{path}:{error.lineno}") from None
-    except (RecursionError, ValueError):
-        raise DataError("JSON that cannot be read", where=path) from None
+    except ValueError as error:
+        raise DataError(f"JSON that cannot be read: {error}", where=path) from None
     if not isinstance(value, dict):
         raise DataError(
             f"a JSON {type(value).__name__}, not an object",

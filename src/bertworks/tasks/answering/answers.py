@@ -7,7 +7,8 @@
     answers: ["…", "…"]                                        texts; starts in another column
 
 A start counts characters of the passage from 0. It may be a number or its text ("49"). In CSV and
-TSV, lists and mappings are JSON. With `is_impossible`, a row has no answer.
+TSV, lists and mappings are JSON. With `is_impossible`, a row has no answer; those that it has
+nevertheless are ignored, and counted.
 """
 
 from __future__ import annotations
@@ -107,6 +108,15 @@ def read_answers(
     start_numbers = _parse_starts(starts, len(texts), where)
     pairs = [pair for pair in zip(texts, start_numbers, strict=True) if pair[0].strip()]
     return [text for text, _ in pairs], [start for _, start in pairs]
+
+
+def has_ignored_answers(row: Row, columns: Mapping[str, Column], where: str | None) -> bool:
+    """Whether a row has answers although it says that its question has none."""
+    value = row.get(str(columns["answers"]))
+    if _is_nothing(value) or not value or not _is_impossible(row, columns.get("impossible"), where):
+        return False
+    others = {role: column for role, column in columns.items() if role != "impossible"}
+    return bool(read_answers(row, others, where)[0])
 
 
 def _texts_and_starts(value: Any, column: str, where: str | None) -> tuple[list[str], Any]:

@@ -21,7 +21,14 @@ class ScoredSpan(NamedTuple):
     end: int
 
 
-AnswerMatch = Literal["exact", "moved", "not found", "in no window"]
+AnswerMatch = Literal[
+    "exact",
+    "moved",
+    "longer than max_answer_tokens",  # learned, but never predicted
+    "not found",
+    "in no window",
+    "is_impossible, with answers",  # which are ignored
+]
 
 
 def locate_answer(passage: str, answer: str, start: int | None) -> tuple[int, AnswerMatch]:
@@ -160,7 +167,7 @@ class AnsweringExample(LabelledExample):
     sequences: Sequence[Encoding]  # the windows
     # the gold answers, empty if the question has none; None if they are unknown
     answers: tuple[str, ...] | None
-    match: AnswerMatch  # how the first answer was located
+    match: AnswerMatch  # how the first answer was located, or why it is ignored
 
     @property
     def question(self) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ from ..example import pack, sort_sequences
 from ..labelled import LabelledTask, TaskSettings, check_length
 from ..probabilities import log_softmax
 from ..task import DisplayValue, Evaluator, Outputs, Prediction
-from .answers import SCHEMA, USUAL_COLUMNS, read_answers
+from .answers import SCHEMA, USUAL_COLUMNS, has_ignored_answers, read_answers
 from .scores import AnsweringScores
 from .settings import AnsweringSettings
 from .spans import (
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 else:
     AnsweringNetwork = Any
 
-_OTHER_MATCHES = ("moved", "not found", "in no window")
 _PUBLISHED_LENGTH = 384  # tokens per window in the training of published models
 
 
@@ -264,6 +263,10 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
             )
             if texts and match != "not found" and not is_in_window:
                 match = "in no window"  # or "no answer" would be learned of a question that has one
+            elif texts and len(answer) > settings.max_answer_tokens:
+                match = "longer than max_answer_tokens"
+            elif not texts and has_ignored_answers(row, self.columns, where):
+                match = "is_impossible, with answers"
         return AnsweringExample(
             index=index,
             sequences=windows,
@@ -385,13 +388,10 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
             yield example, list(span_by_text.values())[: settings.n_best], float(null)
 
     def count_targets(self, examples: Sequence[AnsweringExample]) -> Mapping[str, int]:
-        names: tuple[str, ...] = ("answered", "without an answer", *_OTHER_MATCHES)
-        counts = dict.fromkeys(names, 0)
+        counts = dict.fromkeys(("answered", "without an answer", *get_args(AnswerMatch)[1:]), 0)
         for example in examples:
-            if not example.answers:
-                counts["without an answer"] += 1
-            else:
-                counts["answered" if example.match == "exact" else example.match] += 1
+            exact = "answered" if example.answers else "without an answer"
+            counts[exact if example.match == "exact" else example.match] += 1
         return {name: count for name, count in counts.items() if count or name == "answered"}
 
     @property
