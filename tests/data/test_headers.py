@@ -267,3 +267,20 @@ def test_a_name_of_many_words_is_matched_in_linear_time() -> None:
     assert _IDENTIFIER.fullmatch("aA_" * 18 + "!") is None
     assert _IDENTIFIER.fullmatch("aA_" * 18)
     assert time.process_time() - begin < 1
+
+
+@pytest.mark.parametrize(
+    ("first", "texts", "expected"),
+    [
+        ("评论", ["这个手机很好", "屏幕坏了"], (True, True)),
+        ("テキスト", ["とても良い映画でした"], (True, True)),
+        ("意见", ["这个手机很好", "屏幕坏了"], (False, False)),  # a doubt, which is reported
+        ("感想", ["とても良い映画でした", "つまらない"], (False, False)),
+        ("水", ["河流", "国王"], (False, True)),  # words
+    ],
+)
+def test_header_above_texts_without_spaces_is_known_or_doubtful(
+    first: str, texts: list[str], expected: tuple[bool, bool]
+) -> None:
+    """Chinese texts look like names: no difference was seen, and no doubt reported."""
+    assert classify_first_line([first], [[text] for text in texts]) == expected

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,12 @@ def test_standard_input_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
         ("a.tsv", "text\tlabel\ra\tx\rb\ty\r", ": its lines end only with carriage returns"),
         ("a.conllu", "_\ta" + "\t_" * 8, ":1: the id '_' is not the id of a word"),
         ("a.jsonl", '{"text": "x"}\n{"text": \n', ":2: not valid JSON"),
+        (
+            "a.jsonl",
+            '{"a": "x"}\n{"a": "y", "a": "z"}\n',
+            ":2: JSON that cannot be read: the key 'a'",
+        ),
+        ("a.json", '[{"a": "y", "a": "z"}]', ": JSON that cannot be read: the key 'a'"),
         ("a.jsonl", '{"text": "x"}\n["y"]\n', ":2: a JSON list, not an object"),
         ("a.jsonl", "[" * 100_000, ":1: JSON that cannot be read"),
         ("a.jsonl", "\n", ": the file is empty"),
@@ -335,6 +342,11 @@ def test_quoted_fields_between_tabs_are_reported_and_read_as_csv(tmp_path: Path)
         BertworksWarning, match=r"a\.tsv:2: a field is quoted as in CSV.*--format csv"
     ):
         assert next(row.values["text"] for row in read_rows(file)) == '"he said ""hi"""'
+    with warnings.catch_warnings(record=True) as reported:
+        warnings.simplefilter("default")  # Python's own rule
+        rows = read_rows(file)
+        assert len([*rows]) == len([*rows]) == len(table)
+    assert len(reported) == 1, "the file is passed over three times"
     expected = table.to_dict("records")
     with pytest.warns(BertworksWarning, match=r"separated by '\\t', not by commas"):
         assert [row.values for row in read_rows(file, format="csv")] == expected
@@ -357,11 +369,14 @@ def test_quotes_that_are_none_of_csv_are_not_reported(tmp_path: Path, field: str
     assert row.values == {"text": field, "label": "x"}
 
 
+@pytest.mark.parametrize("quote", ["", '"'])
 @pytest.mark.parametrize("separator", [";", ",", "|", "\t"])
-def test_first_line_of_csv_may_name_the_separator(tmp_path: Path, separator: str) -> None:
+def test_first_line_of_csv_may_name_the_separator(
+    tmp_path: Path, separator: str, quote: str
+) -> None:
     """As Excel reads it: sep=; was the first row."""
     file = tmp_path / "a.csv"
-    lines = ["sep=;", "text;label", '"one; two";x', "a, b;y", ""]
+    lines = [f"{quote}sep=;{quote}", "text;label", '"one; two";x', "a, b;y", ""]
     file.write_text("\r\n".join(lines).replace(";", separator).replace("a, b", "a b"))
     rows = read_rows(file)
     values = [row.values for row in rows]

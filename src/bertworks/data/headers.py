@@ -48,7 +48,8 @@ _ROLES = frozenset(
         "message utterance passage paragraph query question questions answer answers context "
         "premise anchor hypothesis reference ref hyp label labels class category target tags "
         "tokens words gold truth guess prediction predictions predicted pred preds actual expected "
-        "output feedback post gt yhat observed",
+        "output feedback post gt yhat observed "
+        "文本 标签 评论 内容 句子 类别 真实标签 预测标签 テキスト ラベル 텍스트 라벨",
     )
 )
 _OTHERS = frozenset(
@@ -74,6 +75,8 @@ _NUMBER = re.compile(r"[-+]?(\d[\d,.]*|\.\d+)([eE][-+]?\d+)? ?%?")
 _INDEX_NAME = re.compile(r"Unnamed: \d+")  # pandas' name of a column without one
 _IDENTIFIER = re.compile(r"[^\W\d]\w*[a-z0-9][A-Z_.]\w+(\.\w+)*|[^\W\d_]+\d")
 _TITLE = re.compile(r"[A-Z]\w*( [A-Z]\w*){1,3}")  # as `Customer Feedback`
+# Chinese and Japanese: a text looks like a name, and is only longer.
+_WITHOUT_SPACES = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]")
 _MIN_ROWS = 10  # fewer rows do not show which column has labels
 _WORD_ROLES = frozenset({"word", "words", "token", "tokens", "form"})
 
@@ -253,10 +256,12 @@ def _are_numbers_of_columns(fields: Sequence[str]) -> bool:
 
 def _are_unlike(field: str, values: Sequence[str]) -> bool:
     """Whether most values of a column look unlike a name: by words, signs or letters."""
+    is_unspaced = _WITHOUT_SPACES.search(field) is not None
     unlike = sum(
         _NAME_LIKE.fullmatch(value) is None
         or (" " in value and " " not in field)
         or (field.isascii() and not value.isascii())
+        or (is_unspaced and len(value) >= max(4, 2 * len(field)))
         for value in values
     )
     return bool(field) and 2 * unlike > len(values)

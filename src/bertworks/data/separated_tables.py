@@ -25,7 +25,8 @@ from .streams import suffix_of
 _LINES = 400
 _HEADER, _NO_HEADER = "give --header (header=true)", "give --no-header (header=false)"
 _QUOTES_FIX = 'To read them as CSV does, give --format csv (format="csv")'
-_SEPARATOR_LINE = re.compile(r"sep=([^\w\s]|\t)\s*")  # the first line of files for Excel
+# The first line of files for Excel; csv writers that quote all fields put it in quotes.
+_SEPARATOR_LINE = re.compile(r"""("?)sep=([^\w\s"]|\t)\1\s*""")
 _MAX_FIELD = 1 << 24  # characters; in a longer quoted field, the closing quote is missing
 
 Record: TypeAlias = tuple[int, list[str]]
@@ -62,7 +63,7 @@ def open_separated(
         if _are_separated_by_tabs(beginning):
             separator = "\t"
         if beginning and (match := _SEPARATOR_LINE.fullmatch(beginning[0])):
-            separator, read = match[1], partial(_skip_first, read)
+            separator, read = match[2], partial(_skip_first, read)
         elif separator != ",":
             what = f"{name}: its fields are read as separated by {separator!r}, not by commas"
             warnings.warn(what, BertworksWarning, stacklevel=3)
@@ -106,7 +107,8 @@ def split_tsv(lines: Lines, name: str, _reading: Reading) -> Iterator[Record]:
         if not is_reported and '""' in line and any(map(_is_quoted_as_in_csv, fields)):
             is_reported = True
             what = f"{name}:{number}: a field is quoted as in CSV, and its quotes are read as text"
-            warnings.warn(f"{what}. {_QUOTES_FIX}", BertworksWarning, stacklevel=3)
+            # From this line for each pass over the file, so that Python shows it once.
+            warnings.warn(f"{what}. {_QUOTES_FIX}", BertworksWarning, stacklevel=1)
         yield number, fields
 
 
