@@ -80,10 +80,10 @@ def count_labels(
         for mark in find_unlabelled_marks(counts, no_label):
             del counts[mark]
     if len(counts) < (2 if separator is None else 1):
-        listed = ", ".join(map(repr, counts)) or "none"
+        text = ", ".join(map(repr, counts)) or "none"
         needs = "two different labels" if separator is None else "a label"
         raise DataError(
-            f"a classifier needs {needs}, and column {column!r} holds {listed}",
+            f"a classifier needs {needs}, and column {column!r} holds {text}",
             where=rows.name,
         )
     warn_about_misspellings(counts, rows.name)

@@ -135,8 +135,8 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     items = dict(pairs)
     if len(items) < len(pairs):
         keys = [key for key, _ in pairs]
-        repeated = next(key for at, key in enumerate(keys) if key in keys[:at])
-        raise RepeatedKeyError(f"the key {truncate_repr(repeated)} occurs twice")
+        second = next(key for at, key in enumerate(keys) if key in keys[:at])
+        raise RepeatedKeyError(f"the key {truncate_repr(second)} occurs twice")
     return items
 
 

@@ -43,12 +43,12 @@ def score_answers(
         identity: read_answers(row.values, columns, row.where)[0]
         for identity, row in questions.items()
     }
-    ignored = [
+    places = [
         where for where, row in questions.values() if has_ignored_answers(row, columns, where)
     ]
-    if ignored:
-        what = f"{len(ignored):,} question(s) with is_impossible have answers, which are ignored"
-        warnings.warn(f"{ignored[0]}: {what}; here the first", BertworksWarning, stacklevel=3)
+    if places:
+        what = f"{len(places):,} question(s) with is_impossible have answers, which are ignored"
+        warnings.warn(f"{places[0]}: {what}; here the first", BertworksWarning, stacklevel=3)
     predicted = _by_id(predictions, "the predictions", str, questions, rows.name)
     margins: dict[str, float] = {}
     if chances is not None:
