@@ -393,15 +393,15 @@ class VectorEmbedder(TextEmbedder):
     @property
     def width(self) -> int:
         """The length of a text's vector, or of its code."""
-        width, quantization = self._shortened(self._width), self.settings.quantization
+        width, quantization = self._shorten(self._width), self.settings.quantization
         return width if quantization == "none" else code_width(width, quantization)
 
-    def _shortened(self, width: int) -> int:
+    def _shorten(self, width: int) -> int:
         return min(width, self.settings.dimensions or width)
 
     def _set_width(self, full_width: int) -> None:
         """Set the length of a vector before it is shortened to `dimensions`."""
-        self._width, width = full_width, self._shortened(full_width)
+        self._width, width = full_width, self._shorten(full_width)
         if self.settings.quantization == "binary" and width % 8:
             # The bits that fill the last byte would count as equal numbers.
             what = f"quantization=binary needs a multiple of 8 numbers, not {width}"
