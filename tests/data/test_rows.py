@@ -342,11 +342,11 @@ def test_quoted_fields_between_tabs_are_reported_and_read_as_csv(tmp_path: Path)
         BertworksWarning, match=r"a\.tsv:2: a field is quoted as in CSV.*--format csv"
     ):
         assert next(row.values["text"] for row in read_rows(file)) == '"he said ""hi"""'
-    with warnings.catch_warnings(record=True) as reported:
+    with warnings.catch_warnings(record=True) as reports:
         warnings.simplefilter("default")  # Python's own rule
         rows = read_rows(file)
         assert len([*rows]) == len([*rows]) == len(table)
-    assert len(reported) == 1, "the file is passed over three times"
+    assert len(reports) == 1, "the file is passed over three times"
     expected = table.to_dict("records")
     with pytest.warns(BertworksWarning, match=r"separated by '\\t', not by commas"):
         assert [row.values for row in read_rows(file, format="csv")] == expected
