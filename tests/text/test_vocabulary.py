@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertworks.errors import DataError, SettingsError
+from bertworks.jobs.parallel import HERE
 from bertworks.text import vocabulary
 from bertworks.text.definition import ORIGINAL_SPECIAL_PIECES
 from bertworks.text.vocabulary import learn_pieces, train_vocabulary
@@ -159,7 +160,7 @@ def test_vocabulary_depends_on_word_counts_only(texts, randomly):
     for ids in tokenizer.piece_ids(texts):
         assert tokenizer.unk_id not in ids
     count = vocabulary._WordCounter(Normalization(), 200)
-    counts = vocabulary._count_words([(1, texts[:3]), (4, texts[3:])], count)
+    counts = vocabulary._count_words([(1, texts[:3]), (4, texts[3:])], count, HERE)
     assert counts == Counter(word for text in texts for word in Normalization().words(text))
 
 

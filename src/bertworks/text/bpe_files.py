@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import DataError
 from ..utils.json_files import read_json_value
-from ..utils.regular_files import read_content
+from ..utils.regular_files import read_content, read_text_lines
 from .special_pieces import named_pieces
 from .tokenizer_classes import CLASSES, TokenizerClass, check_algorithm
 from .tree import NO_LIMITS, TreeDefinition, template
@@ -95,12 +95,8 @@ def read_bpe(
 
 
 def _read_merges(file: Path, ids: Mapping[str, int]) -> list[list[str]]:
-    try:
-        lines = read_content(file, DataError).decode("utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"not UTF-8 ({error})", where=str(file)) from None
     pairs: list[list[str]] = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_text_lines(file, DataError), 1):
         if not line.strip() or (number == 1 and line.startswith("#version")):
             continue
         pair = line.rstrip("\r").split(" ")

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tokenizers import models, pre_tokenizers
 
 from ..errors import DataError
-from ..utils.regular_files import read_content
+from ..utils.regular_files import read_content, read_text_lines
 from .definition import Definition, Frame, Origin, Roles, check_text
 from .file_names import CODES
 from .special_pieces import named_pieces
@@ -144,7 +144,7 @@ def read_fast_bpe(
     """
     roles = named_pieces(file.parent, config, opener.roles)
     pieces = [str(piece) for piece in (roles.cls, roles.pad, roles.sep, roles.unk)]
-    for number, line in enumerate(_lines(file), 1):
+    for number, line in enumerate(read_text_lines(file, DataError), 1):
         piece, space, _ = line.strip().rpartition(" ")
         if not space:
             raise DataError("not a piece and a number", where=f"{file}:{number}")
@@ -153,7 +153,7 @@ def read_fast_bpe(
         pieces.append(roles.mask)  # it follows the vocabulary
     codes = file.with_name(CODES)
     ranks: dict[tuple[str, str], int] = {}
-    for number, line in enumerate(_lines(codes), 1):
+    for number, line in enumerate(read_text_lines(codes, DataError), 1):
         parts = line.split()[:-1]
         if len(parts) != 2:
             raise DataError("not two parts and a number", where=f"{codes}:{number}")
@@ -167,11 +167,3 @@ def read_fast_bpe(
         {**config, "tokenizer_class": opener.name},
         {path.name: read_content(path, DataError) for path in (file, codes)},
     )
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        lines = read_content(file, DataError).decode("utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"not UTF-8 ({error})", where=str(file)) from None
-    return lines[:-1] if lines[-1] == "" else lines

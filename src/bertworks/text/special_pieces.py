@@ -11,7 +11,7 @@ from .definition import CLS, MASK, PAD, SEP, UNK, Roles
 from .file_names import SPECIAL, read_optional
 
 # The usual special pieces, for tokenizers that do not name theirs.
-USUAL_PIECES = {
+_USUAL_PIECES = {
     "pad": (PAD, "<pad>"),
     "unk": (UNK, "<unk>"),
     "cls": (CLS, "<s>"),
@@ -20,10 +20,10 @@ USUAL_PIECES = {
 }
 
 
-def find_role(role: str, config: Mapping[str, Any], pieces: set[str]) -> str | None:
-    """The piece of a role: the one that the settings name, or else a usual one."""
-    named = piece_of_entry(config.get(f"{role}_token"))
-    return named or next((piece for piece in USUAL_PIECES[role] if piece in pieces), None)
+def usual_roles(pieces: Container[str]) -> Roles:
+    """The usual special pieces among all pieces."""
+    first = {role: (one for one in usual if one in pieces) for role, usual in _USUAL_PIECES.items()}
+    return Roles(**{role: next(matches, None) for role, matches in first.items()})
 
 
 def piece_of_entry(entry: Any) -> str | None:
@@ -55,6 +55,6 @@ def named_pieces(
     roles = asdict(usual)
     for role in roles:
         named = piece_of_entry(entries.get(f"{role}_token"))
-        if named is not None and (vocabulary is None or named in vocabulary):
+        if named and (vocabulary is None or named in vocabulary):
             roles[role] = named
     return Roles(**roles)

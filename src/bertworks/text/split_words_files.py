@@ -67,7 +67,7 @@ def read_split_words(
         _MAX_WORD_CHARACTERS,
         opener.frame.frame_for(roles),
         roles,
-        splitter,
+        splitter=splitter,
     )
 
 

@@ -21,9 +21,10 @@ from safetensors import SafetensorError, safe_open
 
 from ..errors import DataError
 from ..utils.json_files import read_json, read_json_value
-from .definition import AddedPiece, Definition, Frame, Roles
-from .special_pieces import find_role
+from .definition import AddedPiece, Definition, Frame
+from .special_pieces import usual_roles
 from .tree import NO_LIMITS, TreeDefinition
+from .tree_files import tree_of
 from .wordpiece import CONTINUATION, WordPieceDefinition
 
 DROPS_UNKNOWN = "model2vec"
@@ -91,16 +92,8 @@ def read_static_tokenizer(directory: Path, module: Path) -> TreeDefinition:
     if not file.exists():
         raise DataError("there is no tokenizer.json", where=str(module))
     tree = read_json(file, DataError)
-    drops_unknown = _model_type(directory) == DROPS_UNKNOWN
-    try:
-        missing = {"added_tokens", "normalizer", "pre_tokenizer", "decoder"} - tree.keys()
-        if missing:
-            raise DataError(f"{min(missing)} is missing")
-        return _static_tree(tree, drops_unknown=drops_unknown)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"is not a tokenizer ({error!r})", where=str(file)) from None
-    except DataError as error:
-        raise DataError(error.what, where=error.where or str(file), fix=error.fix) from None
+    with tree_of(file, tree):
+        return _static_tree(tree, drops_unknown=_model_type(directory) == DROPS_UNKNOWN)
 
 
 def to_static(definition: Definition) -> TreeDefinition:
@@ -123,8 +116,7 @@ def to_static(definition: Definition) -> TreeDefinition:
 def _static_tree(tree: Mapping[str, Any], *, drops_unknown: bool) -> TreeDefinition:
     tree = {**tree, **NO_LIMITS, "post_processor": None}
     pieces = {entry["content"] for entry in tree["added_tokens"]}
-    roles = {role: find_role(role, {}, pieces) for role in Roles.__slots__}
-    definition = TreeDefinition(tree, Roles(**roles), _NO_FRAME)
+    definition = TreeDefinition(tree, usual_roles(pieces), _NO_FRAME)
     return replace(definition, unknown_id=_unknown_id(definition)) if drops_unknown else definition
 
 

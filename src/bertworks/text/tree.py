@@ -165,25 +165,17 @@ class TreeDefinition(Definition):
             {**entry, "special": entry["content"] in hidden} for entry in tree["added_tokens"]
         ]
         model = tree["model"]
-        if isinstance(model["vocab"], list):
-            # Unigram's lattice would find special pieces in a text. With a real space in front they
-            # never match, since the splitter replaces all spaces.
-            vocabulary = [
-                [f" {piece}" if piece in hidden else piece, score]
-                for piece, score in model["vocab"]
-            ]
-            tree["model"] = {**model, "vocab": vocabulary}
+        is_list = isinstance(model["vocab"], list)
+        if is_list or model["type"] == "WordLevel":
+            # Unigram's lattice would find special pieces in a text, and a whole word may be one.
+            # With a real space in front they never match, since the splitter replaces all spaces.
+            entries = model["vocab"] if is_list else model["vocab"].items()
+            matched = {piece for piece, _ in entries} & hidden
+            renamed = matched if is_list else matched - {model["unk_token"]}
+            vocabulary = [(f" {one}" if one in renamed else one, value) for one, value in entries]
+            tree["model"] = {**model, "vocab": vocabulary if is_list else dict(vocabulary)}
             # Those after the vocabulary stay: the library counts added pieces to assign their ids.
-            specials = hidden & {piece for piece, _score in model["vocab"]}
-            added_tokens = [entry for entry in added_tokens if entry["content"] not in specials]
-        elif model["type"] == "WordLevel":  # here, a whole word may be a special piece
-            ids = {
-                f" {piece}" if piece in hidden and piece != model["unk_token"] else piece: number
-                for piece, number in model["vocab"].items()
-            }
-            tree["model"] = {**model, "vocab": ids}
-            specials = hidden & model["vocab"].keys()
-            added_tokens = [entry for entry in added_tokens if entry["content"] not in specials]
+            added_tokens = [entry for entry in added_tokens if entry["content"] not in matched]
         tree["added_tokens"] = added_tokens
         library = _build_library(tree)
         library.encode_special_tokens = True

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from ..errors import DataError
 from ..utils.regular_files import read_content
 from .definition import Frame, Roles
 from .file_names import SPECIAL, VOCABULARY_FILES, read_optional
-from .special_pieces import USUAL_PIECES, find_role, named_pieces, piece_of_entry
+from .special_pieces import named_pieces, piece_of_entry, usual_roles
 from .tokenizer_classes import GENERAL_CLASS, Algorithm, TokenizerClass
 from .tree import NO_LIMITS, TreeDefinition, find_frame
 
@@ -46,14 +48,25 @@ def algorithm_of(tree: Mapping[str, Any]) -> Algorithm | None:
     return None
 
 
-def read_tree(
-    file: Path, tree: dict[str, Any], config: dict[str, Any], opener: TokenizerClass | None
-) -> TreeDefinition:
-    """Read any other `tokenizer.json`; `opener` is the result of `find_class`."""
+@contextmanager
+def tree_of(file: Path, tree: Mapping[str, Any]) -> Iterator[None]:
+    """Check that a `tokenizer.json` has its parts; errors about them within the block name it."""
     try:
         missing = {"added_tokens", "normalizer", "pre_tokenizer", "decoder"} - tree.keys()
         if missing:
             raise DataError(f"{min(missing)} is missing")
+        yield
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"is not a tokenizer ({error!r})", where=str(file)) from None
+    except DataError as error:
+        raise DataError(error.what, where=error.where or str(file), fix=error.fix) from None
+
+
+def read_tree(
+    file: Path, tree: dict[str, Any], config: dict[str, Any], opener: TokenizerClass | None
+) -> TreeDefinition:
+    """Read any other `tokenizer.json`; `opener` is the result of `find_class`."""
+    with tree_of(file, tree):
         tree = {**tree, **NO_LIMITS}
         splitter = tree["pre_tokenizer"]
         reads_prefix = opener is not None and opener.reads_prefix_space
@@ -71,8 +84,6 @@ def read_tree(
             name: read_content(path, DataError) for name, path in others.items() if path.exists()
         }
         return TreeDefinition(tree, roles, frame, config, files)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"is not a tokenizer ({error!r})") from None
 
 
 def _find_frame_and_roles(
@@ -85,7 +96,7 @@ def _find_frame_and_roles(
     """
     known = {entry["content"] for entry in tree["added_tokens"]}
     entries = {**read_optional(file.with_name(SPECIAL)), **config}
-    roles = {role: find_role(role, entries, known) for role in USUAL_PIECES}
+    roles = asdict(named_pieces(file.parent, config, usual_roles(known)))
     frame = find_frame(tree)
     if opener is None:
         _check_ends(frame, entries, file)

@@ -73,7 +73,7 @@ def train_vocabulary(
         raise SettingsError(f"character_coverage={character_coverage} is not between 0 and 1")
     normalization = Normalization(lowercase=lowercase, strip_accents=strip_accents)
     count = _WordCounter(normalization, max_word_characters)
-    counts = _count_words(_parts(texts), count, workers, on)
+    counts = _count_words(_parts(texts), count, Workers(workers, on))
     alphabet = _alphabet(counts, character_coverage)
     if not alphabet:
         raise DataError("no words to train a vocabulary from", fix="Give texts that are not empty.")
@@ -123,11 +123,10 @@ def _parts(texts: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
 def _count_words(
     parts: Iterable[tuple[int, list[str]]],
     count: _WordCounter,
-    workers: int | None = 1,
-    on: str | None = None,
+    workers: Workers,
 ) -> Counter[str]:
     words: Counter[str] = Counter()
-    counters: Generator[Counter[str]] = Workers(workers, on).map(count, parts)
+    counters: Generator[Counter[str]] = workers.map(count, parts)
     with closing(counters):
         for some in counters:
             words.update(some)

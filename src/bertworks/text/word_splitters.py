@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import tokenizers
@@ -155,7 +155,7 @@ class _SplitWords(Definition):
 class SplitWordsDefinition(_SplitWords, WordPieceDefinition):
     """WordPiece on the words of a splitter."""
 
-    splitter: WordSplitter = JiebaSplitter()
+    splitter: WordSplitter = field(kw_only=True)
 
     def library(self, *, typed_mask: bool, split: bool) -> tokenizers.Tokenizer:
         library = super().library(typed_mask=typed_mask, split=split)
@@ -169,7 +169,7 @@ class SplitWordsDefinition(_SplitWords, WordPieceDefinition):
 class SplitWordsTree(_SplitWords, TreeDefinition):
     """SentencePiece on each of the words of a splitter."""
 
-    splitter: WordSplitter = JiebaSplitter()
+    splitter: WordSplitter = field(kw_only=True)
 
     def library(self, *, typed_mask: bool, split: bool) -> tokenizers.Tokenizer:
         library = super().library(typed_mask=typed_mask, split=split)

@@ -14,7 +14,7 @@ from .added_pieces import check_added, read_added
 from .definition import AddedPiece, Frame, Roles
 from .file_names import CONFIG, TOKENIZER, VOCAB
 from .schemas import ConfigFile, TokenizerFile, parse
-from .special_pieces import find_role, named_pieces
+from .special_pieces import named_pieces, usual_roles
 from .tokenizer_classes import CLASSES, GENERAL_CLASS, TokenizerClass
 from .tree import NO_LIMITS, find_frame, template
 from .wordpiece import CONTINUATION, MAX_WORD_CHARACTERS, Normalization, WordPieceDefinition
@@ -85,15 +85,16 @@ def _find_roles(
     that the file lists as special, then of the vocabulary.
     """
     special_pieces = {token.content for token in tree.added_tokens}
-    framing = {"cls": frame.start[:1], "sep": frame.end[:1]}
-    setting_pieces = asdict(named_pieces(directory, settings, Roles()))
-
-    def find(role: str) -> str | None:
-        usual = (find_role(role, {}, known) for known in (special_pieces, set(tree.model.vocab)))
-        return next(filter(None, (setting_pieces[role], *framing.get(role, ()), *usual)), None)
-
-    roles = {role: find(role) for role in ("pad", "cls", "sep", "mask")}
-    return Roles(unk=tree.model.unk_token, **roles)
+    sources = (
+        named_pieces(directory, settings, Roles()),
+        Roles(cls=next(iter(frame.start), None), sep=next(iter(frame.end), None)),
+        usual_roles(special_pieces),
+        usual_roles(tree.model.vocab),
+    )
+    roles: dict[str, str | None] = {"unk": tree.model.unk_token}
+    for role in ("pad", "cls", "sep", "mask"):
+        roles[role] = next(filter(None, (getattr(source, role) for source in sources)), None)
+    return Roles(**roles)
 
 
 def _compare_vocabularies(

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 
 from ..errors import BertworksWarning, DataError, truncate_repr
-from ..utils.regular_files import read_content
+from ..utils.regular_files import read_text_lines
 from .definition import AddedPiece, check_texts
 from .schemas import AddedToken
 from .wordpiece import CONTINUATION
@@ -20,14 +20,8 @@ def read_vocabulary(file: Path) -> dict[str, int]:
     As in `transformers`, a piece in several lines has the id of the last one, and an empty line is
     no piece.
     """
-    content = read_content(file, DataError)
-    try:
-        # Only line feeds end a line: the Chinese vocabulary has the piece U+2028.
-        lines = content.decode("utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise DataError("not UTF-8", where=f"{file}:{line}") from None
-    pieces = [line.removesuffix("\r") for line in lines]
+    # The Chinese vocabulary has the piece U+2028, which ends no line.
+    pieces = [line.removesuffix("\r") for line in read_text_lines(file, DataError)]
     while pieces and not pieces[-1]:
         pieces.pop()
     if 2 * sum(" " in piece for piece in pieces) > len(pieces):

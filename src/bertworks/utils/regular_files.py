@@ -63,6 +63,21 @@ def read_content(path: Path, error: type[BertworksError]) -> bytes:
         raise error(f"cannot be read ({problem.strerror})", where=str(path)) from None
 
 
+def read_text_lines(path: Path, error: type[BertworksError]) -> list[str]:
+    """Return the lines of a small file in UTF-8; only line feeds end a line.
+
+    Raises:
+        BertworksError: of the class `error`: the file cannot be read, or is not UTF-8.
+    """
+    content = read_content(path, error)
+    try:
+        lines = content.decode("utf-8").split("\n")
+    except UnicodeDecodeError as problem:
+        number = content.count(b"\n", 0, problem.start) + 1
+        raise error("not UTF-8", where=f"{path}:{number}") from None
+    return lines if lines[-1] else lines[:-1]
+
+
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file's content."""
     with path.open("rb") as file:
