@@ -23,8 +23,9 @@ import torch
 from scipy.stats import spearmanr
 
 import bertworks as bw
-from bertworks.data.documents import ReadCounts, read_documents
+from bertworks.data.documents import read_documents
 from bertworks.data.overlap import SharedSequences
+from bertworks.data.reading import ReadCounts
 from bertworks.errors import BertworksWarning
 from bertworks.text.sentences import split_sentences
 

@@ -9,8 +9,10 @@ from typing import Any, get_args
 
 import pytest
 
-from bertworks.data.documents import CorpusSource, ReadCounts, read_documents
+from bertworks.data.documents import read_documents
 from bertworks.data.formats import FORMATS, detect_format
+from bertworks.data.reading import ReadCounts
+from bertworks.data.sources import CorpusSource
 from bertworks.data.text_inputs import read_texts
 from bertworks.errors import DataError, SettingsError
 from bertworks.settings.literals import DataFormat

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bertworks.data.documents import ReadCounts, read_documents
+from bertworks.data.documents import read_documents
 from bertworks.data.overlap import SharedSequences
 from bertworks.data.prepare import prepare
+from bertworks.data.reading import ReadCounts
 from bertworks.errors import BertworksError, DataError
 from bertworks.text.tokenizer import Tokenizer
 

@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from bertworks import errors
 from bertworks.data import documents, sources
 from bertworks.data.document_formats import read_text, read_wiki
-from bertworks.data.documents import CorpusSource, ReadCounts, read_documents
+from bertworks.data.documents import read_documents
 from bertworks.data.lines import read_lines
-from bertworks.data.reading import Reading
+from bertworks.data.reading import ReadCounts, Reading
+from bertworks.data.sources import CorpusSource
 from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksError, BertworksWarning, DataError
 

@@ -51,8 +51,9 @@ class CorpusInput:
         exclude: Sequence[str] | None = None,
         **options: Unpack[CorpusKeywords],
     ) -> None:
-        from ..data.documents import ReadCounts, read_documents
+        from ..data.documents import read_documents
         from ..data.overlap import SharedSequences
+        from ..data.reading import ReadCounts
         from ..data.sources import parse_sources, paths_of
 
         encoding = options.get("encoding", "utf-8")

@@ -34,8 +34,6 @@ from .sources import (
 if TYPE_CHECKING:
     from ..settings.keywords import CorpusKeywords
 
-__all__ = ["CorpusSource", "Document", "ReadCounts", "read_documents"]
-
 
 def read_documents(
     sources: Sources,
@@ -179,9 +177,7 @@ def _documents_in(file: str, format: DataFormat, reading: Reading) -> Iterator[D
         return documents_of(readers.records(read(reading), file, reading), reading)
     if readers.fields is not None:
         names = () if reading.column is None else (reading.column,)
-        table = open_separated(
-            file, read, format, readers.fields, reading, column_names=names, header=reading.header
-        )
+        table = open_separated(file, read, format, readers.fields, reading, column_names=names)
         if format == "tsv" and len(table.columns) == 1:
             what = "lines without a tab are a document each"
             fix = "If it is prose, give --format text (format=text)"

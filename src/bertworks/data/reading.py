@@ -115,7 +115,7 @@ class Reading:
     spans: bool = False  # whether to read spans too, in formats that support them
     # a longer document is split at the next paragraph (plain text and WikiExtractor)
     max_document_characters: int = 1 << 23
-    header: bool | None = None  # whether tables among documents have column names; None: detected
+    header: bool | None = None  # whether the first line has column names; None: detected
     encoding: str = "utf-8"  # of text; any of Python's names
     max_line_bytes: int = MAX_LINE_BYTES  # a longer line is bad
     # whether a line `-DOCSTART-` of CoNLL with as many fields as a word's is a row of one word, as

@@ -33,7 +33,13 @@ _SAMPLE_CHARACTERS = 1 << 24
 _CHUNK_CHARACTERS = 1 << 24
 """A chunk of rows ends at this many characters of text, even if it has few rows."""
 
+IN_MEMORY = "rows in memory"
+"""The name of rows in memory, in errors."""
+
 T = TypeVar("T")
+
+Row = Mapping[str, Any]
+"""A row of data: column names and their values."""
 
 
 class WholeLabel(str):
@@ -277,10 +283,6 @@ class BufferedIterator(Generic[T]):
             yield item
 
 
-NAME = "rows in memory"
-"""The name of rows in memory, in errors."""
-
-
 def rows_of_dataframe(table: Any) -> Any:
     """Return the rows of a pandas, Arrow or polars table as mappings; anything else unchanged.
 
@@ -291,12 +293,12 @@ def rows_of_dataframe(table: Any) -> Any:
         if table.columns.nlevels > 1:
             what = f"its columns have names of {table.columns.nlevels} levels"
             fix = 'Make them one: frame.columns = frame.columns.map(".".join).'
-            raise DataError(what, where=NAME, fix=fix)
-        check_distinct([str(name) for name in table.columns], NAME)
+            raise DataError(what, where=IN_MEMORY, fix=fix)
+        check_distinct([str(name) for name in table.columns], IN_MEMORY)
         cells = table.rename(columns=str).astype(object)
         return cells.where(cells.notna(), None).to_dict("records")  # NaN, NaT, NA: an empty cell
     if hasattr(table, "to_pylist"):  # Arrow: a table, or an array of values
-        check_distinct(table.schema.names if hasattr(table, "schema") else [], NAME)
+        check_distinct(table.schema.names if hasattr(table, "schema") else [], IN_MEMORY)
         return table.to_pylist()
     return table.to_dicts() if hasattr(table, "to_dicts") else table  # polars
 
@@ -321,7 +323,7 @@ def zip_inputs_and_labels(table: Any) -> Any:
         return table
     inputs, labels = map(_values, table)
     if len(inputs) != len(labels):
-        raise DataError(f"{len(inputs)} rows, but {len(labels)} labels", where=NAME)
+        raise DataError(f"{len(inputs)} rows, but {len(labels)} labels", where=IN_MEMORY)
     return list(zip(inputs, labels, strict=True))
 
 
@@ -378,10 +380,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _plain(part) for name, part in value.items()}
     return value
-
-
-Row = Mapping[str, Any]
-"""A row of data: column names and their values."""
 
 
 def check_table_options(options: Mapping[str, Any], *tables: Any) -> None:

@@ -41,7 +41,6 @@ def open_separated(
     reading: Reading,
     *,
     column_names: Sequence[str] = (),
-    header: bool | None = None,
 ) -> Rows:
     """Open the lines of a TSV or CSV file as a table.
 
@@ -51,7 +50,6 @@ def open_separated(
         format: the name of the format.
         split: splits lines into records.
         column_names: expected column names: a first line that contains one of them is a header.
-        header: whether the first line has column names; detected if None.
 
     Raises:
         DataError: the file is empty, or its fields seem to have another separator.
@@ -72,7 +70,7 @@ def open_separated(
     if not some:
         raise DataError("the file is empty", where=name)
     check_separator(name, some, column_names, format)
-    has_header = header
+    has_header = reading.header
     if has_header is None:
         has_header = _has_header(name, some, column_names)
     columns = _column_names(name, some[0], has_header)

@@ -13,7 +13,7 @@ from ..errors import DataError
 from ..settings.literals import Sentences, SpanSource
 from ..text.encoding import Segment
 from ..text.tokenizer import Tokenizer
-from .documents import Document
+from .document_formats import Document
 from .manifest import ShardRecord
 from .reading import ReadCounts
 from .shards import shard_content, token_type

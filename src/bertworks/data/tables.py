@@ -28,7 +28,7 @@ from .parquet import open_parquet_table
 from .reading import ReadCounts, Reading, TableOptions
 from .record_formats import conll_fields
 from .rows import (
-    NAME,
+    IN_MEMORY,
     BufferedIterator,
     LocatedRow,
     Rows,
@@ -76,13 +76,14 @@ def read_rows(
         table = table["data"]
     if not isinstance(table, str | os.PathLike):
         metadata = getattr(getattr(table, "schema", None), "metadata", None)  # of Arrow
-        names = names_in_metadata(metadata, NAME) if isinstance(metadata, Mapping) else {}
+        names = names_in_metadata(metadata, IN_MEMORY) if isinstance(metadata, Mapping) else {}
         return rows_in_memory(zip_inputs_and_labels(rows_of_dataframe(table)), class_names=names)
     path = os.fspath(table)
     reading = Reading(
         encoding=settings.encoding,
         max_line_bytes=settings.max_line_bytes,
         document_starts=document_starts,
+        header=settings.header,
     )
     if path == "-":
         return _open_stdin(columns, settings, reading)
@@ -106,7 +107,7 @@ def _open_file(path: str, columns: Sequence[str], options: TableOptions, reading
     if format == "parquet":
         _check_no_header(path, options.header, format)
         return open_parquet_table(path, reading)
-    return _open_lines(path, partial(read_lines, path), format, columns, options.header, reading)
+    return _open_lines(path, partial(read_lines, path), format, columns, reading)
 
 
 def _open_stdin(column_names: Sequence[str], options: TableOptions, reading: Reading) -> Rows:
@@ -115,7 +116,7 @@ def _open_stdin(column_names: Sequence[str], options: TableOptions, reading: Rea
         raise DataError("Parquet cannot be read from standard input", fix="Give a file.")
     lines = BufferedIterator(decode_lines(sys.stdin.buffer, name, reading), name)
     format = detect_format(name, lines, options.format, header=options.header)
-    rows = _open_lines(name, lambda _: lines, format, column_names, options.header, reading)
+    rows = _open_lines(name, lambda _: lines, format, column_names, reading)
     lines.close()
     return rows
 
@@ -125,13 +126,12 @@ def _open_lines(
     read: Callable[[Reading], Lines],
     format: DataFormat,
     column_names: Sequence[str],
-    header: bool | None,
     reading: Reading,
 ) -> Rows:
-    readers = FORMATS[format]
+    readers, header = FORMATS[format], reading.header
     if readers.fields is not None:
         return open_separated(
-            name, read, format, readers.fields, reading, column_names=column_names, header=header
+            name, read, format, readers.fields, reading, column_names=column_names
         )
     num_headers = 0
     if format == "conll":
@@ -206,7 +206,7 @@ def _of_rows(
 
 def rows_in_memory(
     table: Iterable[Any],
-    name: str = NAME,
+    name: str = IN_MEMORY,
     *,
     place: Callable[[int], str] | None = None,
     class_names: ClassNames | None = None,

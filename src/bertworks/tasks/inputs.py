@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ..data.rows import NAME, Row, Rows
+from ..data.rows import IN_MEMORY, Row, Rows
 from ..data.tables import Table, read_rows, rows_in_memory
 from ..errors import DataError, truncate_repr
 from .task import Task
@@ -48,7 +48,7 @@ def open_inputs(
     task: Task[Any],
     inputs: Iterable[Any],
     *,
-    name: str = NAME,
+    name: str = IN_MEMORY,
     place: Callable[[int], str] | None = None,
 ) -> OpenTable:
     """Open texts, pairs of texts and rows in memory for a task; their targets are not read.
