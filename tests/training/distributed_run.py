@@ -11,10 +11,14 @@ from pathlib import Path
 import torch
 
 from bertworks.runs.run_directory import RunDirectory
+from bertworks.tasks.best_metric import BestMetric
 from bertworks.training.distributed import process_group
-from bertworks.training.fit import BestMetric, FitResult, FitSettings, Phase, fit
+from bertworks.training.fit import fit
+from bertworks.training.plan import Phase
 from bertworks.training.row_source import RowSource
+from bertworks.training.settings import FitSettings
 from bertworks.training.signals import RunInterrupted
+from bertworks.training.state import FitResult
 
 from .letters import SETTINGS as LETTERS
 from .letters import TASK, examples, letters_network

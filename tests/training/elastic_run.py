@@ -19,7 +19,8 @@ import torch
 from bertworks.errors import TrainingError
 from bertworks.runs.run_directory import RunDirectory
 from bertworks.training.distributed import process_group
-from bertworks.training.fit import Phase, fit
+from bertworks.training.fit import fit
+from bertworks.training.plan import Phase
 
 from .distributed_run import SETTINGS
 from .toy import ToySource, ToyTask, measure, toy_network

@@ -20,8 +20,11 @@ from bertworks.tasks.network import Network
 from bertworks.tasks.text_network import ClassificationNetwork
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import FinetuneResult, finetune
-from bertworks.training.fit import FitResult, FitSettings, Phase, fit
+from bertworks.training.fit import fit
+from bertworks.training.plan import Phase
 from bertworks.training.row_source import RowSource
+from bertworks.training.settings import FitSettings
+from bertworks.training.state import FitResult
 from bertworks.utils.progress import Progress
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

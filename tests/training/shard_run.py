@@ -15,6 +15,7 @@ from bertworks.inference.evaluate import evaluate
 from bertworks.inference.settings import EngineSettings
 from bertworks.nn.config import EncoderConfig
 from bertworks.runs.run_directory import RunDirectory
+from bertworks.tasks.best_metric import BestMetric
 from bertworks.tasks.network import Network
 from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.source import PretrainingExample
@@ -22,7 +23,8 @@ from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import ResumeWarning, save_weights
 from bertworks.training.distributed import process_group
-from bertworks.training.fit import BestMetric, Phase, fit
+from bertworks.training.fit import fit
+from bertworks.training.plan import Phase
 from bertworks.training.row_source import RowSource
 from bertworks.training.settings import FitSettings
 

@@ -9,8 +9,11 @@ import pytest
 import torch
 
 from bertworks.runs.run_directory import RunDirectory
+from bertworks.tasks.best_metric import BestMetric
 from bertworks.training.checkpoint import load_weights
-from bertworks.training.fit import BestMetric, FitSettings, Phase, fit
+from bertworks.training.fit import fit
+from bertworks.training.plan import Phase
+from bertworks.training.settings import FitSettings
 
 from .letters import StopError, equal, fit_letters, letters_network, weights_of
 from .toy import ToySource, ToyTask, toy_network

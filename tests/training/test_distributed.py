@@ -18,7 +18,7 @@ from bertworks.errors import SettingsError
 from bertworks.runs.run_directory import RunDirectory
 from bertworks.training.checkpoint import load_newest, network_tensors
 from bertworks.training.distributed import ProcessGroup, check_can_split, process_group
-from bertworks.training.fit import FitSettings
+from bertworks.training.settings import FitSettings
 
 from ..forking import launch, read_output
 from . import elastic_run

@@ -11,14 +11,14 @@ import torch
 from bertworks.errors import CheckpointError, SettingsError, TrainingError
 from bertworks.model import Model
 from bertworks.runs.run_directory import RunDirectory, read_run
+from bertworks.tasks.best_metric import BestMetric
 from bertworks.tasks.network import Network
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import list_checkpoints, load_weights, step_of
 from bertworks.training.finetune import FinetuneSettings
-from bertworks.training.fit import BestMetric, FitSettings, Phase
 from bertworks.training.optimizer import decay_start, learning_rate
-from bertworks.training.plan import Plan
-from bertworks.training.settings import OptimizerSettings
+from bertworks.training.plan import Phase, Plan
+from bertworks.training.settings import FitSettings, OptimizerSettings
 
 from .letters import CONFIG, PIECES, TRAIN, run
 from .test_fit import SETTINGS, StopError, StoppingSource, journal, train, weights

@@ -20,12 +20,15 @@ from torch import Tensor
 from bertworks.errors import CheckpointError, SettingsError, TrainingError
 from bertworks.packed import Batch
 from bertworks.runs.run_directory import RunDirectory
+from bertworks.tasks.best_metric import BestMetric
 from bertworks.tasks.network import Network
 from bertworks.training.checkpoint import ResumeWarning, list_checkpoints, load_weights
 from bertworks.training.distributed import ProcessGroup
-from bertworks.training.fit import BestMetric, FitResult, FitSettings, Phase, fit
-from bertworks.training.settings import OptimizerSettings
+from bertworks.training.fit import fit
+from bertworks.training.plan import Phase
+from bertworks.training.settings import FitSettings, OptimizerSettings
 from bertworks.training.signals import RunInterrupted
+from bertworks.training.state import FitResult
 from bertworks.training.stream import BatchSize, stream
 from bertworks.utils.progress import Progress
 

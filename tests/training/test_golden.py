@@ -23,8 +23,10 @@ from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.source import PretrainingSource
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.training.fit import FitSettings, Phase, fit
+from bertworks.training.fit import fit
+from bertworks.training.plan import Phase
 from bertworks.training.random_state import seed_everything
+from bertworks.training.settings import FitSettings
 from bertworks.training.stream import BatchSize, stream
 
 from .plain_loop import PlainLoop

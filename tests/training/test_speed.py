@@ -15,11 +15,13 @@ from bertworks.nn.encoder import Encoder
 from bertworks.packed import Batch, Packed
 from bertworks.runs.run_directory import RunDirectory
 from bertworks.tasks.pretraining.network import PretrainingNetwork
-from bertworks.training.fit import FitSettings, Phase, fit
+from bertworks.training.fit import fit
 from bertworks.training.machine import describe
 from bertworks.training.operations import encoder_flops, flops_of_batch, matmul_peak
+from bertworks.training.plan import Phase
 from bertworks.training.recorder import Meter
 from bertworks.training.row_source import RowSource
+from bertworks.training.settings import FitSettings
 from bertworks.utils.formatting import format_duration, format_number
 from bertworks.utils.progress import Progress
 

@@ -51,9 +51,7 @@ class ProcessGroup:
         """Wrap the network so that its backward pass averages gradients over the group."""
         if self.world == 1 or is_sharded(network):
             return network
-        # A task may leave parameters unused (the pooler, without next-sentence prediction), so
-        # PyTorch must search for them. Its warning that it found none is useless to the user.
-        warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
+        # A task may leave parameters unused (the pooler, without next-sentence prediction).
         return DistributedDataParallel(network, find_unused_parameters=True)
 
     def backward_context(
@@ -160,7 +158,10 @@ def process_group(
             ) from error
     group = ProcessGroup(dist.get_rank(), dist.get_world_size(), device)
     try:
-        yield group
+        with warnings.catch_warnings():
+            # PyTorch has to search for unused parameters (see `wrap`), and warns if it finds none.
+            warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
+            yield group
     except RuntimeError as error:
         if isinstance(error, dist.DistError) or "gloo" in str(error):
             raise group.timeout_error(timeout) from error

@@ -338,7 +338,8 @@ def _finetune(
         load_weights(run.best_weights(state.best_step), network, state.best_sha256)
     if start.adapters is not None:
         start.adapters.merge()
-    fit_head()
+    if data.dev is None:  # else the best weights have the head that was fitted to evaluate them
+        fit_head()
     final, task = _evaluate_and_tune(network, data, engine, group)
     if group.is_main:
         final = _write_evaluation(final, data, network, settings, run)

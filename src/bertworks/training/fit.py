@@ -54,8 +54,6 @@ from .signals import RunInterrupted, StopRequest, stop_request
 from .state import Checkpointer, FitResult, TrainState
 from .stream import GlobalBatch, Position, stream
 
-__all__ = ["BestMetric", "Evaluate", "FitResult", "FitSettings", "Phase", "TrainState", "fit"]
-
 Evaluate = Callable[[Network], Mapping[str, float]]
 """Evaluates a network, in evaluation mode and without gradients, and returns its metrics.
 
