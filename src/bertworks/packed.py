@@ -245,32 +245,27 @@ class Packed(Layout):
         while first < len(ends):
             next_first = max(first + 1, int(np.searchsorted(ends, start + max_tokens, "right")))
             end = int(ends[next_first - 1])
-            layout = Layout.from_lengths(self.lengths[first:next_first])
-
-            def take(
-                packed: Packed,
-                sequences: slice = slice(first, next_first),
-                tokens: slice = slice(start, end),
-                layout: Layout = layout,
-            ) -> Packed:
-                edges = packed.cu_seqlens[sequences.start : sequences.stop + 1]
-                return replace(
-                    packed,
-                    cu_seqlens=edges - tokens.start,
-                    max_seqlen=layout.max_seqlen,
-                    groups=layout.groups,
-                    input_ids=packed.input_ids[tokens],
-                    token_type_ids=packed.token_type_ids[tokens],
-                    position_ids=packed.position_ids[tokens],
-                    sequence_row=packed.sequence_row[sequences],
-                    sequence_number=packed.sequence_number[sequences],
-                )
-
-            part = take(self)
+            sequences, tokens = slice(first, next_first), slice(start, end)
+            layout = Layout.from_lengths(self.lengths[sequences])
+            part = self._part(sequences, tokens, layout)
             if self.on_host is not self:
-                vars(part)["on_host"] = take(self.on_host)
+                vars(part)["on_host"] = self.on_host._part(sequences, tokens, layout)
             yield part
             first, start = next_first, end
+
+    def _part(self, sequences: slice, tokens: slice, layout: Layout) -> Packed:
+        """Return some of the sequences, whose tokens and layout are given."""
+        return replace(
+            self,
+            cu_seqlens=self.cu_seqlens[sequences.start : sequences.stop + 1] - tokens.start,
+            max_seqlen=layout.max_seqlen,
+            groups=layout.groups,
+            input_ids=self.input_ids[tokens],
+            token_type_ids=self.token_type_ids[tokens],
+            position_ids=self.position_ids[tokens],
+            sequence_row=self.sequence_row[sequences],
+            sequence_number=self.sequence_number[sequences],
+        )
 
     def to_padded(self, values: Any = None, *, fill: int | float = 0) -> tuple[Any, Any]:
         """Spread `[tokens, …]` values (the input ids by default) over a padded batch.

@@ -196,7 +196,7 @@ def count_gpus(network: AnyNetwork | HasEncoder) -> int:
     return 0 if isinstance(network, NativeNetwork) else int(next(network.parameters()).is_cuda)
 
 
-class Runner(Protocol):
+class BatchRunner(Protocol):
     """Computes the outputs of batches."""
 
     def __call__(self, examples: Sequence[Any]) -> tuple[Outputs, Batch]: ...
@@ -214,7 +214,7 @@ class NativeRunner:
         return self.task.compute(self.network, batch), batch
 
 
-def make_runner(network: AnyNetwork, task: Task[Any], settings: EngineSettings) -> Runner:
+def make_runner(network: AnyNetwork, task: Task[Any], settings: EngineSettings) -> BatchRunner:
     """Return the object that computes the outputs of a task's network."""
     if isinstance(network, NativeNetwork):
         return NativeRunner(network.with_heads(settings.precision), task)

@@ -22,7 +22,7 @@ from ..settings.literals import InferencePrecision
 from ..settings.pooling import modes_of
 from ..text.tokenizer import Tokenizer
 from .engine import resolve_precision
-from .fingerprints import POOLER, arrays_of
+from .fingerprints import POOLER_PREFIX, arrays_of
 from .frozen_native import FrozenNativeEncoder, native_parts
 from .frozen_network import frozen_form, inference
 from .native_encoder import layer_vectors, text_vectors
@@ -57,7 +57,7 @@ class HiddenStateExtractor(TextReader):
         return resolve_precision("auto", self.network)
 
     def _named_arrays(self) -> Iterator[tuple[str, NDArray[np.uint8]]]:
-        pooler = None if self.uses_pooler else POOLER
+        pooler = None if self.uses_pooler else POOLER_PREFIX
         yield from arrays_of(self.network.encoder, skipped_prefix=pooler)
         if self.modules is not None:
             yield from arrays_of(self.modules, "modules.")

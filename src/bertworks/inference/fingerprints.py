@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..nn.encoder import Encoder
 
-POOLER = "pooler."
+POOLER_PREFIX = "pooler."
 """The prefix of the tensors that only the pooling "pooler" uses."""
 
 

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ..checkpoints.heads import POOLER
 from ..native.embeddings_and_pooling import NativeEmbeddings, mean_of_sequences
 from ..native.layer import NativeLayers
 from ..nn.embeddings import Embeddings
@@ -27,11 +28,11 @@ from .frozen_layers import FrozenLinear
 from .frozen_native_layers import (
     FrozenNativeLayer,
     array_or_none,
+    bits_of,
     is_plain_norm,
     numbers_of,
     rotations_of,
-    to_array,
-    to_tensor,
+    tensor_of_bits,
 )
 from .native_bias import distance_numbers
 from .native_encoder import (
@@ -39,7 +40,7 @@ from .native_encoder import (
     NativeParts,
     layer_windows,
 )
-from .native_heads import POOLER, NativeTaskNetwork
+from .native_heads import NativeTaskNetwork
 from .native_modules import NativeModules, unsupported_module
 from .native_rotary import RotaryAngles
 
@@ -54,7 +55,7 @@ class FrozenNativeEmbeddings(Embeddings):
         if isinstance(packed, Packed) and not any(self.hooks):
             hidden = self.native(packed)
             if hidden is not None:
-                return to_tensor(hidden)
+                return tensor_of_bits(hidden)
         return super().forward(packed)  # which raises an error for an id outside a table
 
     @staticmethod
@@ -125,7 +126,7 @@ class FrozenNativeEncoder(Encoder):
         hidden = next(self.hidden_states(packed))
         bias = numbers_of(self._make_score_bias(packed, hidden))
         rotations = rotations_of(self.angles, packed)
-        return to_tensor(self.native_layers(to_array(hidden), packed, bias, rotations))
+        return tensor_of_bits(self.native_layers(bits_of(hidden), packed, bias, rotations))
 
     @property
     def native(self) -> NativeEncoder | None:
@@ -144,7 +145,7 @@ class FrozenNativeEncoder(Encoder):
             return self.native.means(packed, unit_length=unit_length)
         hidden = self(packed.to("cpu"))
         if hidden.dtype in (torch.bfloat16, torch.float32) and hidden.is_contiguous():
-            return mean_of_sequences(to_array(hidden), packed, unit_length=unit_length)
+            return mean_of_sequences(bits_of(hidden), packed, unit_length=unit_length)
         vectors = pool(hidden.float(), packed.to("cpu"), "mean")  # a hook has changed the states
         return (nn.functional.normalize(vectors, dim=-1) if unit_length else vectors).numpy()
 
@@ -182,7 +183,7 @@ class FrozenNativeEncoder(Encoder):
             layer_windows(encoder.config),
             None
             if final_norm is None
-            else (to_array(final_norm.weight), array_or_none(final_norm.bias)),
+            else (bits_of(final_norm.weight), array_or_none(final_norm.bias)),
         )
         angles = frozen_layers[0].angles
         others = map(submodules.get, ("final_norm", "rotary"))
@@ -190,7 +191,7 @@ class FrozenNativeEncoder(Encoder):
         native = None
         if isinstance(frozen_embeddings, FrozenNativeEmbeddings) and _has_plain_bias(encoder):
             bias = encoder.score_bias
-            table = to_array(bias.table.weight) if isinstance(bias, BucketBias) else None
+            table = bits_of(bias.table.weight) if isinstance(bias, BucketBias) else None
             numbers = distance_numbers(encoder.config, table)
             native = NativeEncoder(frozen_embeddings.native, native_layers, numbers, angles)
         return copy_module(
@@ -230,8 +231,8 @@ def native_parts(
     if modules is not None:
         native_modules = NativeModules(modules.settings, [*map(_arrays, modules.steps)])
     if pooler is not None:
-        layout = pooler_layout(encoder.config)
-        pool = NativeTaskNetwork(native, {POOLER: layout}, _arrays(pooler, f"{POOLER}.")).pool
+        name, layout = POOLER.name, pooler_layout(encoder.config)
+        pool = NativeTaskNetwork(native, {name: layout}, _arrays(pooler, f"{name}.")).pool
     return NativeParts(native, native_modules, pool)
 
 
@@ -246,7 +247,7 @@ def _is_plain_part(module: nn.Module) -> bool:
 
 def _arrays(module: nn.Module, prefix: str = "") -> dict[str, NDArray[np.float32]]:
     tensors = module.state_dict().items()
-    return {prefix + name: to_array(tensor.contiguous()) for name, tensor in tensors}
+    return {prefix + name: bits_of(tensor.contiguous()) for name, tensor in tensors}
 
 
 def _has_plain_bias(encoder: Encoder) -> bool:

@@ -19,8 +19,7 @@ from ..native.maps import FixedCodes
 from ..nn.config import EncoderConfig
 from ..nn.encoder import Encoder
 from ..nn.encoder_layers import AttentionScope, FeedForward, Layer, SelfAttention
-from ..nn.layers import ACTIVATIONS as ACTIVATION_OF
-from ..nn.layers import LayerNorm, Linear, RMSNorm
+from ..nn.layers import ACTIVATIONS, LayerNorm, Linear, RMSNorm
 from ..nn.module_copies import copy_module
 from ..nn.rotary import Rotary, RotaryFrequencies, RotaryNeighbours, RotaryTable
 from ..nn.score_bias import DistanceVectors, ScoreBias
@@ -46,7 +45,9 @@ class FrozenNativeLayer(Layer):
         packed = scope.packed
         assert isinstance(packed, Packed)
         native, bias = self.native[scope.window], numbers_of(scope.bias)
-        return to_tensor(native(to_array(hidden), packed, bias, rotations_of(self.angles, packed)))
+        return tensor_of_bits(
+            native(bits_of(hidden), packed, bias, rotations_of(self.angles, packed))
+        )
 
     @staticmethod
     def from_layer(
@@ -62,7 +63,7 @@ class FrozenNativeLayer(Layer):
         assert parts is not None
         codes = {name: _codes(linear) for name, linear in zip(MAPS, parts.maps, strict=True)}
         weights = NativeLayer.from_arrays(
-            {name: to_array(tensor) for name, tensor in layer.state_dict().items()},
+            {name: bits_of(tensor) for name, tensor in layer.state_dict().items()},
             layer_geometry(config),
             int8=int8,
             codes={name: one for name, one in codes.items() if one is not None},
@@ -107,7 +108,7 @@ def native_layers(
     if not fits:
         return {}
     tensors = [] if encoder.rotary is None else [*encoder.rotary.buffers()]
-    tensor = to_array(tensors[0].float()) if tensors else None
+    tensor = bits_of(tensors[0].float()) if tensors else None
     terms = NativeTerms(config, rotary_angles(config, tensor))
     return {
         layer: terms
@@ -115,7 +116,7 @@ def native_layers(
         if isinstance(layer, Layer)
         and (parts := _Parts.from_layer(layer)) is not None
         and parts.have_shapes_of(config)
-        and layer.feed_forward.activation is ACTIVATION_OF[config.hidden_act]
+        and layer.feed_forward.activation is ACTIVATIONS[config.hidden_act]
     }
 
 
@@ -176,7 +177,7 @@ def _codes(linear: Linear) -> FixedCodes | None:
     if not inputs.match(weight):
         return None
     start, slope = (part.expand(linear.in_features) for part in inputs.start_and_slope)
-    return FixedCodes(*map(to_array, (inputs.steps, start, slope, inputs.shift)))
+    return FixedCodes(*map(bits_of, (inputs.steps, start, slope, inputs.shift)))
 
 
 def numbers_of(
@@ -186,27 +187,27 @@ def numbers_of(
     if bias is None:
         return None
     assert isinstance(bias, ScoreBias) and bias.has_numbers_only
-    return None if bias.numbers is None else to_array(bias.numbers)
+    return None if bias.numbers is None else bits_of(bias.numbers)
 
 
 def rotations_of(angles: RotaryAngles | None, packed: Packed) -> Rotations | None:
     return None if angles is None else angles(np.asarray(packed.position_ids))
 
 
-def to_array(tensor: Tensor) -> NDArray[Any]:
+def bits_of(tensor: Tensor) -> NDArray[Any]:
     """A tensor on the CPU as an array, without a copy; bfloat16 numbers as their bits."""
     tensor = tensor.detach()
     return (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
-def to_tensor(array: NDArray[Any]) -> Tensor:
+def tensor_of_bits(array: NDArray[Any]) -> Tensor:
     """The tensor of an array of float32, or of the bits of bfloat16 numbers."""
     tensor = torch.from_numpy(array)
     return tensor.view(torch.bfloat16) if tensor.dtype is torch.uint16 else tensor
 
 
 def array_or_none(tensor: Tensor | None) -> NDArray[Any] | None:
-    return None if tensor is None else to_array(tensor)
+    return None if tensor is None else bits_of(tensor)
 
 
 def is_plain_norm(norm: nn.Module, config: EncoderConfig) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..native.embeddings_and_pooling import NativeEmbeddings, mean_of_sequences
-from ..native.layer import ACTIVATIONS, LayerGeometry, NativeLayers, Rotations
+from ..native.layer import ACTIVATION_NUMBERS, LayerGeometry, NativeLayers, Rotations
 from ..native.quantization import to_floats
 from ..nn.config import EncoderConfig
 from ..packed import Packed
@@ -165,7 +165,7 @@ def unsupported_part(config: EncoderConfig) -> str | None:
         f"mixer={config.mixer}": config.mixer == "attention",
         "a score bias": bias is None or bias.has_numbers_only,
         "num_hidden_layers=0": config.num_hidden_layers > 0,
-        f"hidden_act={config.hidden_act}": config.hidden_act in ACTIVATIONS,
+        f"hidden_act={config.hidden_act}": config.hidden_act in ACTIVATION_NUMBERS,
         f"norm={config.norm}": config.norm != "none",
         "global_tokens": config.global_tokens is None,
     }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checkpoints.heads import POOLER
 from ..native.linear import ACTIVATIONS, apply_linear
 from ..native.quantization import to_floats
 from ..nn.head_layouts import (
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
 
 Vectors = NDArray[np.float32]
-POOLER = "encoder.pooler"
 
 
 def head_tensors(layouts: Mapping[str, HeadLayout]) -> dict[str, tuple[int, ...]]:
@@ -85,7 +85,7 @@ class NativeTaskNetwork:
 
     def pool(self, packed: Packed) -> Float[np.ndarray, "sequences hidden_size"]:
         """The output of the encoder's pooler for each sequence."""
-        return self.head(POOLER, self.hidden(packed), packed)
+        return self.head(POOLER.name, self.hidden(packed), packed)
 
     def head(
         self, name: str, hidden: Shaped[np.ndarray, "tokens hidden_size"], packed: Packed | None
@@ -123,7 +123,7 @@ class NativeTaskNetwork:
         self, step: Pool | ApplyPooler | AddFirst, x: NDArray[Any], packed: Packed
     ) -> Vectors:
         if isinstance(step, ApplyPooler):
-            return self.head(POOLER, x, packed)
+            return self.head(POOLER.name, x, packed)
         if isinstance(step, Pool):
             return self._encoder.pool(x, packed, step.mode)
         first = self._encoder.pool(x, packed, "cls")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from ..checkpoints.families import family_of
-from ..checkpoints.heads import PublishedCheckpoint
+from ..checkpoints.heads import POOLER, PublishedCheckpoint
 from ..checkpoints.locate import is_adapter, locate
 from ..checkpoints.sentence import read_sentence_encoder
 from ..checkpoints.sentence_directory import (
@@ -28,7 +28,6 @@ from ..text.tokenizer import Tokenizer
 from .engine import AnyNetwork
 from .fingerprints import fingerprint_of_arrays
 from .native_embedder import NativeEmbedder, NativeTokenFeatures
-from .native_heads import POOLER
 from .native_modules import NativeModules
 from .native_network import NativeNetwork, unsupported_network
 from .native_weights import NativeWeights
@@ -178,5 +177,5 @@ def _layouts_of(
     """The layouts of a task's heads; of the pooler, if a bare encoder has one."""
     if task is not None:
         return task.head_layouts(checkpoint.config)
-    has_pooler = checkpoint.family.has(f"{POOLER}.dense.weight", checkpoint.tensors)
-    return {POOLER: pooler_layout(checkpoint.config)} if has_pooler else {}
+    has_pooler = checkpoint.family.has(f"{POOLER.name}.dense.weight", checkpoint.tensors)
+    return {POOLER.name: pooler_layout(checkpoint.config)} if has_pooler else {}

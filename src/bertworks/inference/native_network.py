@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checkpoints.heads import MLM
+from ..checkpoints.heads import MLM, POOLER
 from ..checkpoints.weight_files import FLOATS
 from ..errors import CheckpointError, needs_pytorch_error
 from ..native.embeddings_and_pooling import NativeEmbeddings
@@ -29,7 +29,7 @@ from .native_encoder import (
     map_shapes,
     unsupported_part,
 )
-from .native_heads import POOLER, NativeTaskNetwork, head_tensors, unsupported_head
+from .native_heads import NativeTaskNetwork, head_tensors, unsupported_head
 from .native_rotary import rotary_angles, rotary_tensor
 from .native_weights import DECODER, WORDS, NativeWeights
 
@@ -113,7 +113,7 @@ class NativeNetwork:
 
     def named_arrays(self, *, with_pooler: bool) -> Iterator[tuple[str, NDArray[np.float32]]]:
         """Yield the weights in float32, with the names of a network's encoder, in their order."""
-        prefix = f"{POOLER}."
+        prefix = f"{POOLER.name}."
         pooler = [name for name in self._heads if with_pooler and name.startswith(prefix)]
         for name, array in self._read_all([name for name, _ in _shapes(self.config)] + pooler):
             yield name.removeprefix("encoder."), array
@@ -151,7 +151,7 @@ class NativeNetwork:
     @property
     def has_pooler(self) -> bool:
         """Whether the encoder's pooler is one of the heads."""
-        return POOLER in self._layouts
+        return POOLER.name in self._layouts
 
     def with_heads(self, precision: InferencePrecision) -> NativeTaskNetwork:
         """The encoder in a precision, with the heads; see `encoder`."""

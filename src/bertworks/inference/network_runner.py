@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from ..checkpoints.heads import POOLER
 from ..errors import not_finite_error
 from ..nn.device import is_finite
 from ..nn.encoder import Pooler
@@ -23,7 +24,7 @@ from ..tasks.network import Network
 from ..tasks.task import Example, Task
 from .frozen_native import FrozenNativeEncoder
 from .frozen_network import inference
-from .native_heads import POOLER, NativeTaskNetwork, head_tensors, unsupported_head
+from .native_heads import NativeTaskNetwork, head_tensors, unsupported_head
 from .native_weights import WORDS
 from .settings import EngineSettings
 
@@ -78,7 +79,7 @@ def array_form_of(
     if native is None or layouts is None or unsupported_head(layouts) is not None:
         return None
     heads = [part for name, part in network.named_children() if name != "encoder"]
-    if POOLER in layouts:
+    if POOLER.name in layouts:
         if network.encoder.pooler is None:
             return None
         heads.append(network.encoder.pooler)

@@ -32,7 +32,7 @@ from ..utils.outputs import locked_output
 from . import engine
 from .embedding_model import EmbeddingModel
 from .engine import AnyNetwork
-from .prediction_job import check_predicts, open_job
+from .prediction_plan import check_predicts, plan_prediction
 from .settings import EngineSettings, FeatureSettings, PredictSettings
 from .token_features import TokenFeatures
 
@@ -183,8 +183,8 @@ class TaskModel(EmbeddingModel):
             source = not_empty(as_texts(source))
             if source is None:
                 return iter(())
-        job = open_job(self, source, predict_settings, options, is_table=data is not None)
-        return engine.predict_rows(job.predictor, job.rows)
+        plan = plan_prediction(self, source, predict_settings, options, is_table=data is not None)
+        return engine.predict_rows(plan.predictor, plan.rows)
 
     def predict_to(
         self,
@@ -240,21 +240,21 @@ class TaskModel(EmbeddingModel):
             with locked_output(out, [data]):
                 if not overwrite:
                     check_has_manifest(Path(out))
-        job = open_job(self, data, predict_settings, options, is_table=True)
+        plan = plan_prediction(self, data, predict_settings, options, is_table=True)
         processes = Workers(workers, on, engine.count_gpus(self.network))
         if is_stream:
-            predictions = engine.predict_rows(job.predictor, job.rows, processes)
+            predictions = engine.predict_rows(plan.predictor, plan.rows, processes)
             return write_predictions(out, predictions, format=format)
         return write_windows(
             out,
-            job.predictor,
-            job.rows,
+            plan.predictor,
+            plan.rows,
             part=part,
             inputs=[data],
             provenance={
                 "model": self.fingerprint(),
                 **predict_settings.model_dump(mode="json"),
-                **job.provenance,
+                **plan.provenance,
             },
             format=format,
             overwrite=overwrite,

@@ -16,7 +16,7 @@ from ..settings.literals import SimilarityFunction
 from ..tasks.task import Prediction
 from ..tasks.zero_shot import zero_shot_task
 from .engine import TruncationCounts, WindowPredictor
-from .prediction_job import PredictionJob
+from .prediction_plan import PredictionPlan
 from .settings import PredictSettings
 from .similarity import similarities
 from .text_embedding import TextEmbedder
@@ -74,9 +74,9 @@ class SimilarityPredictor:
         return predictions, counts
 
 
-def open_zero_shot(
+def plan_zero_shot(
     model: TaskModel, source: Any, settings: PredictSettings, options: Mapping[str, Any]
-) -> PredictionJob:
+) -> PredictionPlan:
     """Open a table for a model of entailment, or a sentence encoder.
 
     Args:
@@ -98,7 +98,7 @@ def open_zero_shot(
     if task is not None:
         task = task.with_settings({"text_column": texts.column})
         predictor = WindowPredictor(model.network, task, settings)
-        return PredictionJob(predictor, texts.rows, {"task": task.name, **task.to_dict()})
+        return PredictionPlan(predictor, texts.rows, {"task": task.name, **task.to_dict()})
     if model.sentence is None:
         what = "a bare encoder" if model.task is None else f"trained for {model.task.name}"
         raise SettingsError(
@@ -122,4 +122,4 @@ def open_zero_shot(
     by_similarity = SimilarityPredictor(
         embedder, function, labels, vectors, texts.column, settings.window_rows
     )
-    return PredictionJob(by_similarity, texts.rows, provenance)
+    return PredictionPlan(by_similarity, texts.rows, provenance)

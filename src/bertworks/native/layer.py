@@ -19,7 +19,7 @@ from .score_bias import NativeBias, can_add
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
 
-ACTIVATIONS = {"gelu": 0, "gelu_new": 1, "relu": 2, "silu": 3}
+ACTIVATION_NUMBERS = {"gelu": 0, "gelu_new": 1, "relu": 2, "silu": 3}
 """The supported activations, and their numbers in activations.h."""
 
 MAPS = (
@@ -44,7 +44,7 @@ class LayerGeometry:
     Attributes:
         heads: the number of attention heads.
         key_heads: of keys and values, each of which as many heads share.
-        activation: a key of `ACTIVATIONS`.
+        activation: a key of `ACTIVATION_NUMBERS`.
         epsilon: of the norms.
         norm_first: whether the inputs of attention and the feed-forward layer are normalised, and
             not the sums with their outputs.
@@ -121,7 +121,7 @@ class NativeLayer:
             (c_void_p * NORMS_OF_LAYER)(*map(_address, _parts_of(self._norms))),
             geometry.heads,
             geometry.key_heads,
-            ACTIVATIONS[geometry.activation],
+            ACTIVATION_NUMBERS[geometry.activation],
             int8 + 2 * fp32,  # a `precision` of native.h
             width,
             -1,

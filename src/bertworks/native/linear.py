@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from .layer import ACTIVATIONS as NATIVE_ACTIVATIONS
+from .layer import ACTIVATION_NUMBERS
 from .library import empty, library, num_threads
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _native(number: int) -> Callable[[Vectors], Vectors]:
 
 
 ACTIVATIONS: Mapping[str, Callable[[Vectors], Vectors]] = {
-    **{name: _native(number) for name, number in NATIVE_ACTIVATIONS.items()},
+    **{name: _native(number) for name, number in ACTIVATION_NUMBERS.items()},
     "tanh": np.tanh,
 }
 """Activations of float32 numbers, each of which does not depend on the others."""

@@ -40,7 +40,7 @@ NO_KEY = "no key"
 
 
 @dataclass
-class Truncation:
+class RequestTokens:
     """Counts of a request's tokens.
 
     Attributes:
@@ -79,7 +79,7 @@ class RequestContext:
     tokenising_seconds: float = 0.0
     queueing_seconds: float = 0.0
     computing_seconds: float = 0.0
-    truncation: Truncation = field(default_factory=Truncation)
+    request_tokens: RequestTokens = field(default_factory=RequestTokens)
     error: str | None = None  # its kind
     columns: Sequence[str] | None = None  # those that the texts of its rows were read from
 
@@ -97,7 +97,7 @@ class RequestContext:
             "x-compute-type": self.device,
             "x-compute-characters": str(self.characters),
             "x-compute-tokens": str(self.tokens),
-            "x-truncated-texts": str(self.truncation.truncated),
+            "x-truncated-texts": str(self.request_tokens.truncated),
             **{name: str(round(1000 * seconds)) for name, seconds in parts.items()},
             **({} if self.columns is None else {"x-columns": json.dumps(self.columns)}),
         }

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ..errors import BertworksError
 from ..packed import Sized
-from .schedule import Load, Row, Runner, Schedule, Ticket
+from .schedule import Load, QueuedRow, Runner, Schedule, Ticket
 
 _MAX_WAIT_SECONDS = 0.002
 """How long a batch waits while other rows are being tokenised."""
@@ -145,7 +145,7 @@ class Queue:
 
         With `wait`, wait for rows until the queue is closed.
         """
-        batch: list[Row] = []
+        batch: list[QueuedRow] = []
         while not batch:
             with self._condition:
                 if wait and self._schedule.ready_tokens:
@@ -197,7 +197,7 @@ class Queue:
                 return
             self._condition.wait(left)
 
-    def _run(self, runner: Runner, batch: Sequence[Row]) -> list[Any]:
+    def _run(self, runner: Runner, batch: Sequence[QueuedRow]) -> list[Any]:
         """Return each row's result or error; compute the batch in parts if memory is too small."""
         examples = [row.example for row in batch]
         answers: list[Any] = []

@@ -24,7 +24,7 @@ from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.task import Outputs, Prediction, Task
 from ..tasks.texts import TextTask
 from ..utils.memory import is_memory_short
-from .metrics import Truncation
+from .metrics import RequestTokens
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -67,14 +67,14 @@ class EmbedRunner:
     def prepare(
         self,
         items: Sequence[Text],
-        truncation: Truncation | None = None,
+        counts: RequestTokens | None = None,
         side: Literal["left", "right"] | None = None,
         prompt: str | None = None,
     ) -> list[EncodedText]:
         """Tokenise items, which are all texts, all lists of words, or all lists of token ids.
 
         Args:
-            truncation: counts the truncated texts, and all tokens.
+            counts: counts the truncated texts, and all tokens.
             side: the side at which texts that are too long are truncated; None: they are an error.
             prompt: put before texts; the embedder's own if omitted.
 
@@ -93,9 +93,9 @@ class EmbedRunner:
             )
         except LengthError as error:
             raise LengthError(error.what, where=error.where, fix=TOO_LONG) from None
-        truncation = truncation or Truncation()
+        counts = counts or RequestTokens()
         for text in encoded_texts:
-            truncation.count(text.num_tokens, is_truncated=text.encoding.truncated_tokens > 0)
+            counts.count(text.num_tokens, is_truncated=text.encoding.truncated_tokens > 0)
         return encoded_texts
 
     def run(self, examples: Sequence[EncodedText]) -> list[Float[np.ndarray, " width"]]:
@@ -134,13 +134,13 @@ class TaskRunner:
         self,
         items: Sequence[Any],
         task: Task[Any] | None = None,
-        truncation: Truncation | None = None,
+        counts: RequestTokens | None = None,
     ) -> list[Any]:
         """Tokenise `LocatedRow`s.
 
         Args:
             task: replaces the runner's task, to treat long texts differently.
-            truncation: counts the rows that the task truncates.
+            counts: counts the rows that the task truncates.
 
         Raises:
             DataError: a row is not valid for the task.
@@ -151,8 +151,8 @@ class TaskRunner:
             where=[item.where for item in items],
             labelled=False,
         )
-        if truncation is not None:
-            truncation.truncated += sum(example.truncated_tokens > 0 for example in examples)
+        if counts is not None:
+            counts.truncated += sum(example.truncated_tokens > 0 for example in examples)
         return examples
 
     def _take_numbers(self, count: int) -> int:
@@ -196,9 +196,9 @@ class MaskedRunner(TaskRunner):
         self,
         items: Sequence[MaskedText],
         task: Task[Any] | None = None,
-        truncation: Truncation | None = None,
+        counts: RequestTokens | None = None,
     ) -> list[MaskedExample]:
-        del task, truncation
+        del task, counts
         return mask_examples(self.task, items, self._take_numbers(len(items)))
 
     def run(self, examples: Sequence[MaskedExample]) -> list[Prediction]:

@@ -144,7 +144,9 @@ class ClientQueue:
         return None
 
 
-class Row(NamedTuple):
+class QueuedRow(NamedTuple):
+    """A tokenised row of a request."""
+
     ticket: Ticket
     number: int
     example: Sized
@@ -270,7 +272,7 @@ class Schedule:
         turns.appendleft(ticket)
         ticket.has_turn = True
 
-    def take_batch(self) -> list[Row]:
+    def take_batch(self) -> list[QueuedRow]:
         """Return ready rows of one runner, of clients with the fewest tokens first."""
         while queues := [queue for queue in self._client_queues.values() if queue.turns]:
             first = min(queues, key=lambda queue: (queue.served_tokens, queue.number))
@@ -320,8 +322,8 @@ class Schedule:
             error.retry_after = min(60.0, max(1.0, self._tokens / self._rate if self._rate else 1))
             raise error
 
-    def _fill_batch(self, runner: Runner, queues: Sequence[ClientQueue]) -> list[Row]:
-        batch: list[Row] = []
+    def _fill_batch(self, runner: Runner, queues: Sequence[ClientQueue]) -> list[QueuedRow]:
+        batch: list[QueuedRow] = []
         tokens, limit = 0, self.batch_limit
         heap = [(queue.served_tokens, queue.number, queue) for queue in queues]
         heapq.heapify(heap)
@@ -337,7 +339,7 @@ class Schedule:
             ticket.ready.popleft()
             self.ready_tokens -= example.num_tokens
             queue.turns[runner].rotate(-1)
-            batch.append(Row(ticket, row, example))
+            batch.append(QueuedRow(ticket, row, example))
             tokens += example.num_tokens
             queue.served_tokens += example.num_tokens
             heapq.heapreplace(heap, (queue.served_tokens, queue.number, queue))

@@ -54,7 +54,7 @@ async def predict(
     for row, values in task.add_context(rows):
         texts.append(join_texts(row.values))
         items.append(row._replace(values=dict(values)))
-    prepare = partial(runner.prepare, task=task, truncation=job.context.truncation)
+    prepare = partial(runner.prepare, task=task, counts=job.context.request_tokens)
     return await job.compute(runner, items, texts, limit=limit, prepare=prepare)
 
 

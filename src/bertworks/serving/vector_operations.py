@@ -83,7 +83,7 @@ async def embed(
         limit=embedder.limit,
         prepare=partial(
             runner.prepare,
-            truncation=job.context.truncation,
+            counts=job.context.request_tokens,
             side=side if truncate else None,
             prompt=prompt,
         ),

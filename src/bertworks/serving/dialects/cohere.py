@@ -119,7 +119,7 @@ class V2RerankRequest(CohereRequest):
             truncated_texts = await asyncio.to_thread(
                 _truncate_texts, tokenizer, texts, self.max_tokens_per_doc
             )
-            job.context.truncation.truncated += sum(map(operator.ne, texts, truncated_texts))
+            job.context.request_tokens.truncated += sum(map(operator.ne, texts, truncated_texts))
             texts, truncate = truncated_texts, True if truncate is None else truncate
         return await rerank(job, self.query, texts, field="documents", truncate=truncate, raw=False)
 

@@ -82,7 +82,7 @@ class EmbeddingsRequest(Request):
             if function != "cosine":
                 what = f"the model compares vectors by {function}, which needs their lengths"
                 raise invalid_field_error("encoding_format", what)
-        job.context.truncation.max_tokens = MAX_TOKENS
+        job.context.request_tokens.max_tokens = MAX_TOKENS
         return embed(
             job,
             job.read_texts("input", self.input),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .task_model import TaskModel
 
 
-class PredictionJob(NamedTuple):
+class PredictionPlan(NamedTuple):
     """A table, what predicts its rows, and what the predictions depend on, as JSON values."""
 
     predictor: RowPredictor
@@ -45,23 +45,23 @@ def check_predicts(model: TaskModel, settings: PredictSettings) -> None:
         )
 
 
-def open_job(
+def plan_prediction(
     model: TaskModel,
     source: Any,
     settings: PredictSettings,
     options: Mapping[str, Any],
     *,
     is_table: bool,
-) -> PredictionJob:
+) -> PredictionPlan:
     """Open a table, or texts and rows in memory, and what predicts their rows.
 
     Args:
         options: those of `TableOptions`.
     """
     if settings.labels:
-        from .zero_shot import open_zero_shot
+        from .zero_shot import plan_zero_shot
 
-        return open_zero_shot(model, source, settings, options)
+        return plan_zero_shot(model, source, settings, options)
     task, network = model._task_and_network()
     if settings.coverage is not None:
         from ..tasks.classification import task_with_coverage
@@ -73,4 +73,4 @@ def open_job(
         source = iterate_task_rows(task, warn_of_files(source))
     task, rows = open_table(task, source, labelled=False, **options)
     predictor = WindowPredictor(network, task, settings)
-    return PredictionJob(predictor, rows, {"task": task.name, **task.to_dict()})
+    return PredictionPlan(predictor, rows, {"task": task.name, **task.to_dict()})
