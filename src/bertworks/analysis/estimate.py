@@ -54,7 +54,7 @@ class Estimate:
     """The estimated cost of a run.
 
     Attributes:
-        parameters, trained: number of all parameters, and of the trainable ones.
+        parameters, num_trained: number of all parameters, and of the trainable ones.
         memory: bytes on one device, by part: weights, gradients, optimizer, activations, workspace;
             without the memory of Python and PyTorch. Real runs took from 7 % less to 5 % more.
         batch: tokens of the largest micro-batch on one device.

@@ -241,7 +241,7 @@ def describe_settings(verb: str, task: str | None = None) -> list[SettingHelp]:
         task: for "finetune": adds the settings of this task.
 
     Returns:
-        For each setting its `key`, `type`, `allowed` values, `default` and `description`.
+        For each setting its `key`, `type`, `bounds`, `default` and `description`.
 
     Raises:
         SettingsError: the verb takes no settings, or there is no such task.

@@ -144,7 +144,7 @@ class Verb(TyperCommand):
                 ctx.fail(f"{param.opts[0]} is given twice; {self.name} takes it once.")
 
     def _without_settings(self, ctx: Any, args: list[str]) -> list[str]:
-        """The arguments without the settings, which are stored for `read_settings`."""
+        """The arguments without the settings, which are stored for `options._read_settings`."""
         options = {
             name: not getattr(param, "is_flag", False)
             for param in self.get_params(ctx)

@@ -1,4 +1,4 @@
-"""Describe a model and its views, and compute all views of one text."""
+"""Compute all views of one text."""
 
 from __future__ import annotations
 

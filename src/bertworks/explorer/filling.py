@@ -92,10 +92,15 @@ def _blank(
 ) -> dict[str, Any]:
     """The predictions for one blank, as JSON."""
 
-    def answers(side: bool, rows: slice) -> list[dict[str, Any]]:
+    def answers(rows: slice, *, left_only: bool) -> list[dict[str, Any]]:
         probabilities = {
             size: _compute_probabilities(
-                inputs, _sequence(inputs, position, size, side), position, size, ablated_heads, rows
+                inputs,
+                _sequence(inputs, position, size, left_only),
+                position,
+                size,
+                ablated_heads,
+                rows,
             )
             for size in {1, *map(len, candidate_ids.values())}
         }
@@ -106,12 +111,12 @@ def _blank(
         ]
         return [_answer(inputs, one, candidate_ids, top_k, original) for one in each]
 
-    predictions = answers(False, slice(None) if layers else slice(-1, None))
+    predictions = answers(slice(None) if layers else slice(-1, None), left_only=False)
     left_prediction: dict[str, Any] | None = None
     if is_causal_lm(inputs.model):
         left_prediction = {**predictions[-1], "how": "a causal model sees nothing else"}
     elif left:
-        left_prediction = {**answers(True, slice(-1, None))[0], "how": _LEFT}
+        left_prediction = {**answers(slice(-1, None), left_only=True)[0], "how": _LEFT}
     return {
         "position": position,
         "word": inputs.tokens[position]["word"],
@@ -141,7 +146,7 @@ def _compute_probabilities(
     ablated_heads: Heads,
     rows: slice,
 ) -> Float[Tensor, "layers masks pieces"]:
-    """The probabilities of all pieces at `count` masks from `at`, at the layers `rows`."""
+    """The probabilities of all pieces at `count` masks from `position`, at the layers `rows`."""
     model = inputs.model
     network, norm = model.network, model.encoder.final_norm
     assert isinstance(network, PretrainingNetwork)

@@ -1,4 +1,4 @@
-"""Views of one text: pieces, attention, a prediction, and what the prediction depends on."""
+"""Views of one text: attention, a prediction, and what the prediction depends on."""
 
 from __future__ import annotations
 

@@ -71,16 +71,16 @@ def measure(lab: Lab, claim: Claim, seeds: Sequence[int]) -> Record:
     Raises:
         BertworksError: a run failed.
     """
-    context = _read_record(lab, claim)
+    measurements = _read_record(lab, claim)
     for seed in claim.seeds(seeds):
-        if str(seed) in context:
+        if str(seed) in measurements:
             continue
         say(lab.progress, f"{claim.name}, seed {seed}" if claim.has_seeds else claim.name)
         start = time.process_time()
         cases = claim.measure(lab, seed)
-        context[str(seed)] = {"cases": cases, "seconds": time.process_time() - start}
-        write_json(_file(lab, claim), Record(claim, context).to_dict(), indent=1)
-    return Record(claim, {str(seed): context[str(seed)] for seed in claim.seeds(seeds)})
+        measurements[str(seed)] = {"cases": cases, "seconds": time.process_time() - start}
+        write_json(_file(lab, claim), Record(claim, measurements).to_dict(), indent=1)
+    return Record(claim, {str(seed): measurements[str(seed)] for seed in claim.seeds(seeds)})
 
 
 def _file(lab: Lab, claim: Claim) -> Path:

@@ -248,7 +248,7 @@ def _fill(
 
 
 def _row_of(batch: Batch, row: int) -> str:
-    """The row of the labelled piece with index `at`, in words."""
+    """The row of the labelled piece with index `row`, in words."""
     sequence = torch.searchsorted(
         batch.packed.cu_seqlens.long(), batch.targets["positions"][row], right=True
     )

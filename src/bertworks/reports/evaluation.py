@@ -28,7 +28,7 @@ MAX_ROWS = 25
 
 
 def sections(breakdown: Breakdown, caption: str) -> Iterator[str]:
-    """Yield the sections of a breakdown; `of` describes the evaluation."""
+    """Yield the sections of a breakdown; `caption` describes the evaluation."""
     if breakdown.confusion is not None:
         yield page.section("Confusions", _confusion(breakdown.confusion, caption))
     for table in breakdown.tables:

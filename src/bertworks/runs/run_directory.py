@@ -370,7 +370,7 @@ def read_run(path: str | Path) -> RunDirectory:
 
 
 def _others(directory: Path, names: set[str]) -> Iterator[Path]:
-    """Yield the entries of a directory whose names are not in `known`."""
+    """Yield the entries of a directory that are not in `names`."""
     return (child for child in directory.iterdir() if child.name not in names)
 
 

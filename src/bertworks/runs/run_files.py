@@ -81,7 +81,7 @@ class _StopLine(_Part):
     why: str
 
 
-class _AskedLine(_Part):
+class _ProposalLine(_Part):
     kind: Literal["proposal"]
     points: list[dict[str, JsonValue]]
 
@@ -192,7 +192,7 @@ class _LabelledData(_Part):
 
 JOURNAL_LINE: TypeAdapter[Any] = TypeAdapter(
     Annotated[
-        _TrainLine | _EvalLine | _StopLine | _AskedLine | _RunLine, Field(discriminator="kind")
+        _TrainLine | _EvalLine | _StopLine | _ProposalLine | _RunLine, Field(discriminator="kind")
     ]
 )
 SESSION: TypeAdapter[Any] = TypeAdapter(_Session)

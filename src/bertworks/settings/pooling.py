@@ -55,9 +55,6 @@ RetrievalPooling = Annotated[
 ]
 """That of vectors which retrieval trains."""
 
-TrainedPooling = Annotated[str, AfterValidator(_check_trained)]
-"""Without the sparse ones, and the pooler, for which sentence-transformers' layout has no name."""
-
 SentencePooling = Annotated[
     str, AfterValidator(lambda value: value if value in _OTHERS else _check_trained(value))
 ]

@@ -237,7 +237,7 @@ class _RunProgress(Progress):
     """The live line of one run of a grid; the grid itself shows a permanent line for the run.
 
     Args:
-        shown: the progress of the grid.
+        grid_progress: the progress of the grid.
         title: shown in place of the phase.
         is_first: whether to show notes before the first step too, such as those about the data.
     """

@@ -284,7 +284,7 @@ class _Miner:
         settings = self.settings
         positives = list(score([(query, [passage]) for query, passage in pairs]))
         lines: list[dict[str, Any]] = [
-            {"query": query, "positive": passage, "negatives": [], "scores": [_log_odds(one.order)]}
+            {"query": query, "positive": passage, "negatives": [], "scores": [_clamp(one.order)]}
             for (query, passage), one in zip(pairs, positives, strict=True)
         ]
         starts = [0] * len(pairs)
@@ -303,7 +303,7 @@ class _Miner:
             for (number, text), relevance in zip(rows, relevances, strict=True):
                 if relevance.score <= positives[number].score - settings.rerank_margin:
                     lines[number]["negatives"].append(text)
-                    lines[number]["scores"].append(_log_odds(relevance.order))
+                    lines[number]["scores"].append(_clamp(relevance.order))
 
 
 def _rows_of(line: Mapping[str, Any], layout: Layout) -> list[dict[str, Any]]:
@@ -334,5 +334,5 @@ def _count_negatives(rows: Iterable[Mapping[str, Any]], layout: Layout) -> list[
     return counts
 
 
-def _log_odds(order: float) -> float:
+def _clamp(order: float) -> float:
     return max(-_MAX_LOG_ODDS, min(_MAX_LOG_ODDS, order))

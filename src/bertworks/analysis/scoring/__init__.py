@@ -146,7 +146,5 @@ def _score_retrieval(
         raise SettingsError(
             "retrieval is scored by two files", fix="Give judgements as data, and a run's file."
         )
-    if metrics is None:
-        return score_run(data, predictions, RankingSettings())
-    names = metrics if isinstance(metrics, str) else tuple(metrics)
-    return score_run(data, predictions, RankingSettings.parse({"metrics": names}))
+    settings = RankingSettings.parse({} if metrics is None else {"metrics": metrics})
+    return score_run(data, predictions, settings)

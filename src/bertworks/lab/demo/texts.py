@@ -110,7 +110,7 @@ def topics() -> list[list[str]]:
 
 
 def module_documents(modules: Sequence[Module], excluded_names: set[str]) -> list[list[str]]:
-    """One document per module; passages with a paragraph whose key is in `without` are dropped."""
+    """One document per module; passages with a key in `excluded_names` are left out."""
     documents = []
     for module in modules:
         lines = [
