@@ -20,7 +20,6 @@ from ..errors import DataError
 from ..inference.settings import TextProbeSettings
 from ..loading import load
 from ..settings.keywords import CheckLabelsKeywords
-from ..tasks.classification import ClassificationSettings
 from ..tasks.label_check import CheckedLabel, LabelCheck, find_suspects, group_similar_texts
 from ..tasks.labels import find_misspellings
 from ..tasks.logistic_regression import fit_logistic_regression, import_solver
@@ -64,10 +63,7 @@ def check_labels(
     import_solver()
     check_table_options(check_settings.table_options(), data)
     loaded_model = load(model, device=device) if isinstance(model, str | Path) else model
-    options = ClassificationSettings(
-        text_column=check_settings.text_column, label_column=check_settings.label_column
-    )
-    table = open_labelled_texts(loaded_model.tokenizer, data, check_settings, options)
+    table = open_labelled_texts(loaded_model.tokenizer, data, check_settings)
     texts, labels, names = table.texts, table.labels, table.task.labels
     if len(texts) < check_settings.folds:
         raise DataError(f"has fewer rows than folds={check_settings.folds}", where=table.name)

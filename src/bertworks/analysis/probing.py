@@ -83,11 +83,8 @@ def probe(
     probe_settings = TextProbeSettings.parse(settings)
     import_solver()
     loaded_model = load(model, device=device) if isinstance(model, str | Path) else model
-    options = ClassificationSettings(
-        text_column=probe_settings.text_column, label_column=probe_settings.label_column
-    )
     check_table_options(probe_settings.table_options(), train, dev)
-    train_data = open_labelled_texts(loaded_model.tokenizer, train, probe_settings, options)
+    train_data = open_labelled_texts(loaded_model.tokenizer, train, probe_settings)
     dev_rows = _open_rows(dev, probe_settings)
     dev_data = _read_labelled_texts(train_data.task.for_table(dev_rows, labelled=True), dev_rows)
     texts, labels = train_data.texts, train_data.labels
@@ -219,10 +216,7 @@ class LabelledTexts(NamedTuple):
 
 
 def open_labelled_texts(
-    tokenizer: Tokenizer,
-    table: Table,
-    settings: TextProbeSettings,
-    options: ClassificationSettings,
+    tokenizer: Tokenizer, table: Table, settings: TextProbeSettings
 ) -> LabelledTexts:
     """Read single texts and their labels, whose names are collected.
 
@@ -230,6 +224,9 @@ def open_labelled_texts(
         DataError: the table or one of its rows is not valid, or the rows are pairs of texts.
     """
     rows = _open_rows(table, settings)
+    options = ClassificationSettings(
+        text_column=settings.text_column, label_column=settings.label_column
+    )
     task = ClassificationTask.from_table(tokenizer, rows, options)
     if task.settings.pair_column is not None:
         raise DataError(
