@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from .description import describe
     from .explaining import explain
     from .filling import checkpoints, fill
+    from .inputs import pieces
     from .layers import layer, weights
-    from .text_pieces import pieces
     from .views import attention, heads, occlusion, predict, steps
 
 _MODULES = {
@@ -27,8 +27,7 @@ _MODULES = {
     **dict.fromkeys(("checkpoints", "fill"), "filling"),
     **dict.fromkeys(("layer", "weights"), "layers"),
     **dict.fromkeys(("attention", "heads", "occlusion", "predict", "steps"), "views"),
-    **{"describe": "description", "explain": "explaining"},
-    "pieces": "text_pieces",
+    **{"describe": "description", "explain": "explaining", "pieces": "inputs"},
 }
 """The module of each name: most of them import PyTorch."""
 

@@ -61,7 +61,7 @@ REQUIREMENTS: dict[str, Requirement | None] = {
     "heads": Requirement(
         "it has no prediction or no attention heads to switch off",
         "a pre-trained or fine-tuned BERT, such as mini",
-        lambda model: PREDICTION.is_met(model) and model.config.has_heads,
+        lambda model: PREDICTION.is_met(model) and ATTENTION_HEADS.is_met(model),
     ),
     **dict.fromkeys(("attention", "claim"), ATTENTION_HEADS),
     **dict.fromkeys(("layer", "weights"), _STEPS),

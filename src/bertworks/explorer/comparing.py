@@ -17,7 +17,7 @@ from ..errors import DataError, did_you_mean, truncate_repr
 from ..model import Model
 from .inputs import EncodedInput, encode_input, round_values, stack_layers
 from .limits import MAX_SENTENCES, Claim
-from .target_kinds import make_default_target, make_target
+from .target_kinds import find_target
 from .views import TargetChoice
 
 
@@ -55,7 +55,7 @@ def minimal_pair(
         weights = [stack_layers(one.attention) for one in activations]
         parts = weights[0][..., rows, :][..., rows], weights[1][..., columns, :][..., columns]
         distances = (parts[0] - parts[1]).abs().sum(-1) / 2
-    first = make_default_target(one) if target is None else make_target(one, target)
+    first = find_target(one, target)
     second = None if first is None else first.find_in(two, dict(alignment))
     return {
         "pieces": one.pieces,

@@ -12,7 +12,7 @@ from .filling import fill
 from .inputs import EncodedInput, encode_input
 from .layers import layers_for_file
 from .requirements import is_causal_lm, is_masked_lm, name_of
-from .target_kinds import make_default_target
+from .target_kinds import find_target
 from .views import attention, heads, occlusion, predict, steps
 
 FORMAT = 1
@@ -77,7 +77,7 @@ def _results(
 ) -> dict[str, Any]:
     """The results of the views of a text, with words masked."""
     both = (model, text, pair)
-    is_watched = make_default_target(encode_input(*both, words=words)) is not None
+    is_watched = find_target(encode_input(*both, words=words)) is not None
     is_switched = is_watched and not view_error(model, "heads")
     return {
         "pieces": encode_input(*both, words=words).pieces,

@@ -106,6 +106,15 @@ class EncodedInput:
         return stack_layers(self.activations(ablated_heads, attention=True).attention).numpy()
 
 
+def pieces(model: Model, text: str, pair: str | None = None) -> dict[str, Any]:
+    """The tokens and words of a text, or of a pair: a view that needs no network.
+
+    Raises:
+        DataError: a text cannot be tokenised, or is too long for the model.
+    """
+    return {"pieces": encode_input(model, text, pair, max_tokens=None).pieces}
+
+
 def encode_input(
     model: Model,
     text: str,

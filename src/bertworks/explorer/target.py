@@ -228,6 +228,10 @@ class Target(ABC):
         return self.inputs.activations(targets=self._targets(1)).outputs
 
     def _targets(self, count: int) -> dict[str, Any]:
+        """The places of `positions` in a pack of `count` sequences, by the names of all networks.
+
+        Those of pre-training read `masked_positions`, a tagger's reads `positions`; others none.
+        """
         size = len(self.inputs)
         places = (np.arange(count)[:, None] * size + np.array(self.positions, np.int64)).ravel()
-        return {"masked_positions": places.astype(np.int64), "positions": places.astype(np.int64)}
+        return dict.fromkeys(("masked_positions", "positions"), places)

@@ -371,10 +371,14 @@ def make_target(inputs: EncodedInput, choice: Mapping[str, Any] | None = None) -
     return targets[kind](inputs, choice)
 
 
-def make_default_target(inputs: EncodedInput) -> Target | None:
-    """Return the default target of a model for a text; None if it predicts nothing for it."""
-    target = _find_default(inputs)
-    return None if target is None else target(inputs, {})
+def find_target(inputs: EncodedInput, choice: Mapping[str, Any] | None = None) -> Target | None:
+    """Return the chosen target, or else the default one; None if the model predicts nothing.
+
+    Raises:
+        WrongModelError, DataError: as in `make_target`, of a choice.
+    """
+    has_target = choice is not None or _find_default(inputs) is not None
+    return make_target(inputs, choice) if has_target else None
 
 
 def _find_default(inputs: EncodedInput) -> type[Target] | None:

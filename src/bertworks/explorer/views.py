@@ -14,7 +14,7 @@ from ..inference.activations import embedding_steps
 from ..model import Model
 from .available_views import check
 from .inputs import EncodedInput, Heads, as_bytes, encode_input, round_values, stack_layers
-from .target_kinds import make_default_target, make_target
+from .target_kinds import find_target, make_target
 
 _NUMBERS = 8  # how many numbers of each vector are shown
 
@@ -111,12 +111,8 @@ def heads(
     shape = (config.num_hidden_layers, config.num_attention_heads)
     places = list(np.ndindex(shape))
     base = float(outcome.probability(outcome.base))
-    outcomes = (
-        outcome.compute_probabilities(ablated_heads=[[place] for place in places])
-        if places
-        else outcome.base[:0]
-    )
-    probabilities = outcome.probability(outcomes).numpy() if places else np.empty(0)
+    outcomes = outcome.compute_probabilities(ablated_heads=[[place] for place in places])
+    probabilities = outcome.probability(outcomes).numpy()
     changes = probabilities - base
     return {
         "pieces": outcome.inputs.pieces,
@@ -195,7 +191,7 @@ def steps(
     }
     parts = embedding_steps(encoder, inputs.pack())
     states = stack_layers(inputs.activations().states)
-    outcome = make_default_target(inputs) if target is None else make_target(inputs, target)
+    outcome = find_target(inputs, target)
     return {
         "pieces": inputs.pieces,
         "hidden_size": encoder.config.hidden_size,
