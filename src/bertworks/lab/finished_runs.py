@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
+from ..runs.run_directory import RunDirectory
 from ..utils.directories import make_directory
 from ..utils.json_files import read_json, write_json
 
@@ -18,7 +18,7 @@ RESULT = "result.json"
 def finish_run(directory: Path, make: Callable[[Path], Mapping[str, Any]]) -> dict[str, Any]:
     """Return the results of a run; call `make`, which resumes a run, if it is not finished.
 
-    The checkpoints of a finished run are removed: they are large, and no longer needed.
+    The checkpoints of a finished run are removed.
 
     Raises:
         DataError: the file of the results is damaged.
@@ -28,7 +28,5 @@ def finish_run(directory: Path, make: Callable[[Path], Mapping[str, Any]]) -> di
         result = make(directory)
         make_directory(directory)
         write_json(file, result, indent=1)
-    for part in ("checkpoints", "best"):
-        if (directory / part).exists():
-            shutil.rmtree(directory / part)
+    RunDirectory(directory).remove_checkpoints()
     return read_json(file, DataError)

@@ -19,6 +19,7 @@ run/
 from __future__ import annotations
 
 import os
+import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
@@ -117,6 +118,11 @@ class RunDirectory:
     def best_weights(self, step: int) -> Path:
         """Return the file of the weights of a step that was the best so far."""
         return self.best / f"step-{step:08d}.safetensors"
+
+    def remove_checkpoints(self) -> None:
+        """Remove the checkpoints and the best weights: they are large, and no longer needed."""
+        for directory in (self.checkpoints, self.best):
+            shutil.rmtree(directory, ignore_errors=True)
 
     @property
     def is_started(self) -> bool:

@@ -7,7 +7,6 @@ out of memory, the kernel kills the process) ends only that run.
 from __future__ import annotations
 
 import os
-import shutil
 import time
 import traceback
 import warnings
@@ -180,8 +179,7 @@ class GridLoop:
                 fix="Give best_metric=…, and another directory.",
             )
         self.measure = measure
-        for folder in (directory.checkpoints, directory.best):
-            shutil.rmtree(folder, ignore_errors=True)
+        directory.remove_checkpoints()
         self.runs_done[run.directory.name] = replace(
             run, metrics=outcome["metrics"], notes=tuple(outcome["notes"])
         )
@@ -318,9 +316,7 @@ def do_here(job: GridJob, progress: Progress | None) -> str | None:
         except DamagedError as error:
             # Restarted, it gives identical results: only time is lost.
             warnings.warn(f"{error} The run is restarted.", ResumeWarning, stacklevel=2)
-            run = RunDirectory(job.directory)
-            for folder in (run.checkpoints, run.best):
-                shutil.rmtree(folder, ignore_errors=True)
+            RunDirectory(job.directory).remove_checkpoints()
             job.finetune(progress=progress)
     except (RunInterrupted, OtherRunError):
         raise
