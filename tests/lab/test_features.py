@@ -12,7 +12,7 @@ import torch
 
 from bertworks.errors import DataError, SettingsError, TrainingError
 from bertworks.lab import features as ablations
-from bertworks.lab.features import Choice, ResultRow, Results, ablate_features, choices
+from bertworks.lab.features import TITLE, Choice, ResultRow, Results, ablate_features, choices
 from bertworks.lab.tagging_probe import LayerChoice, ProbeResult
 from bertworks.model import Model
 from bertworks.text.tokenizer import Tokenizer
@@ -200,11 +200,11 @@ def test_a_table_without_tags_is_an_error(model: Model, tmp_path: Path) -> None:
 
 
 def test_files_of_a_table_are_written(tmp_path: Path) -> None:
-    results = Results(tmp_path, "A claim", "f1", "CoNLL-2003")
+    results = Results(tmp_path, "f1")
     outcomes = {seed: {"metrics": {"f1": score}} for seed, score in ((0, 0.5), (3, 0.6), (4, 0.61))}
     results.add(ResultRow("last", 94.9, outcomes))
     assert (tmp_path / "table.md").read_text() == (
-        "# A claim\n\n"
+        f"# {TITLE}\n\n"
         "|  | paper, CoNLL-2003 | dev f1 | ± (3 seeds) |\n"
         "| --- | --: | --: | --: |\n"
         f"| last | 94.9 | 57.0 | {np.std([50, 60, 61], ddof=1):.1f} |\n"

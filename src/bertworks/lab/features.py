@@ -192,7 +192,7 @@ def ablate_features(
         data.write_summary(run)
         for line in data.lines():
             say(progress, line)
-        results = Results(run.path, TITLE, data.task.best_metric, PAPER)
+        results = Results(run.path, data.task.best_metric)
         for choice in choices(loaded_model.encoder.config.num_hidden_layers):
             results.add(work.row(choice.name, choice.paper, partial(work.probe, choice.layers)))
         work.states_file.unlink(missing_ok=True)
@@ -290,16 +290,12 @@ class Results:
 
     Attributes:
         path: the directory of `table.md` and `results.json`.
-        title: the heading above the table.
         metric: the metric in the table.
-        paper_data: the data set of the paper's scores.
         rows: in order.
     """
 
     path: Path
-    title: str
     metric: str
-    paper_data: str
     rows: list[ResultRow] = field(default_factory=list)
 
     @property
@@ -319,7 +315,7 @@ class Results:
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return the headings and cells as text; with several seeds also the standard deviation."""
         seeds = max((len(row.outcomes) for row in self.rows), default=1)
-        headings = ["", f"paper, {self.paper_data}", f"dev {self.metric}"]
+        headings = ["", f"paper, {PAPER}", f"dev {self.metric}"]
         cells = []
         for row in self.rows:
             scores = row.scores(self.metric)
@@ -332,7 +328,7 @@ class Results:
         """Return the table as Markdown."""
         headings, cells = self.table()
         lines = markdown_table(headings, cells, numbers=len(headings) - 1)
-        return "\n".join([f"# {self.title}", "", *lines, ""])
+        return "\n".join([f"# {TITLE}", "", *lines, ""])
 
     def to_dict(self) -> dict[str, Any]:
         """Return all results as JSON values; scores are between 0 and 1."""
@@ -345,4 +341,4 @@ class Results:
             }
             for row in self.rows
         ]
-        return {"title": self.title, "metric": self.metric, "rows": rows}
+        return {"title": TITLE, "metric": self.metric, "rows": rows}

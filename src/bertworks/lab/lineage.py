@@ -23,25 +23,24 @@ from ..utils.atomic_writes import write_file
 from ..utils.formatting import format_duration, markdown_table
 from ..utils.json_files import write_json
 from ..utils.progress import say
-from .bench import Lab
-from .pretraining import CAUSAL, CENTRED_WINDOW, FULL_SENTENCES, LEFT, Changes
+from .bench import Lab, merge_settings
+from .pretraining import CAUSAL, CENTRED_WINDOW, FULL_SENTENCES, LEFT, RANDOM_ATTENTION, Changes
 from .probes import PROBES, ROWS, Probe
 
 _LSTM: Changes = {"mixer": "lstm", "positions": "none", "family": "bertworks"}
-_PLAIN: Changes = {"initial_attention": "random"}  # these have no attention to initialize
 _STATIC: Changes = {"num_hidden_layers": 0, "positions": "none", "type_vocab_size": 0}
 
 SYSTEMS: Mapping[str, Changes] = {
     "skip-gram": {
         **FULL_SENTENCES,
-        **_PLAIN,
+        **RANDOM_ATTENTION,  # it has none to initialize; nor have LSTMs
         "objective": "skip_gram",
         "masking": None,
         "model": _STATIC,
     },
-    "ELMo": {**CAUSAL, **_PLAIN, "model": {**CENTRED_WINDOW["model"], **_LSTM}},
+    "ELMo": {**CAUSAL, **RANDOM_ATTENTION, "model": {**CENTRED_WINDOW["model"], **_LSTM}},
     "shallow": CENTRED_WINDOW,
-    "ULMFiT": {**CAUSAL, **_PLAIN, "model": {**LEFT["model"], **_LSTM}},
+    "ULMFiT": {**CAUSAL, **RANDOM_ATTENTION, "model": {**LEFT["model"], **_LSTM}},
     "OpenAI": LEFT,
     "BERT": {},
 }
@@ -64,11 +63,7 @@ def system_changes(name: str) -> Changes:
     system, *words = name.split()
     if system not in SYSTEMS:
         raise SettingsError(f"unknown system {system!r}", fix=did_you_mean(system, SYSTEMS))
-    changes: dict[str, Any] = dict(SYSTEMS[system])
-    for key, value in PretrainSettings.parse_words(words).items():
-        is_group = isinstance(value, Mapping) and isinstance(changes.get(key), Mapping)
-        changes[key] = {**changes[key], **value} if is_group else value
-    return changes
+    return merge_settings(SYSTEMS[system], PretrainSettings.parse_words(words))
 
 
 def lineage(

@@ -38,7 +38,7 @@ CENTRED_WINDOW: Changes = {  # as wide as two of `LEFT`
     | {"num_attention_heads": 16, "intermediate_size": 1024},
 }
 _LEAK: Changes = {**CAUSAL, "model": {"attention": "bidirectional"}, "allow_leak": True}
-_PLAIN: Changes = {"initial_attention": "random"}
+RANDOM_ATTENTION: Changes = {"initial_attention": "random"}
 _FEW, _MANY = STEPS // 4, 8 * STEPS
 _SMALL: Changes = {"hidden_size": 32, "intermediate_size": 128, "num_attention_heads": 4}
 _ADAPT: Changes = {
@@ -156,7 +156,7 @@ compare_arms(
 compare_arms(
     "slower-at-first",
     {
-        f"{name}, {when}": after_pretraining("fine-tuned", how, _PLAIN, steps=steps)
+        f"{name}, {when}": after_pretraining("fine-tuned", how, RANDOM_ATTENTION, steps=steps)
         for name, how in (("left-to-right", LEFT), ("masked", FULL_SENTENCES))
         for when, steps in (("early", _FEW), ("later", STEPS), ("late", _MANY))
     },
@@ -202,7 +202,7 @@ compare_arms(
     "positions-needed",
     {
         name: after_pretraining(
-            "mlm_accuracy", _PLAIN, model={"family": "bertworks", "positions": kind}
+            "mlm_accuracy", RANDOM_ATTENTION, model={"family": "bertworks", "positions": kind}
         )
         for name, kind in (
             ("learned positions", "learned"),

@@ -60,24 +60,22 @@ class DemoData:
     labels: tuple[str, ...]
 
 
-def write(
-    directory: Path, *, num_labels: int = 8, dev_share: float = 0.25, seed: int = 1
-) -> DemoData:
+def write(directory: Path, *, seed: int = 1) -> DemoData:
     """Write `corpus.txt`, `train.jsonl` and `dev.jsonl` into `directory`.
+
+    A quarter of the labelled rows is held out.
 
     Args:
         directory: created if it does not exist.
-        num_labels: how many packages, those with the most docstrings, become labels.
-        dev_share: the share of the labelled rows that is held out.
         seed: determines which rows are held out.
 
     Raises:
         DataError: this Python installation lacks the sources of the standard library.
     """
     modules = list(standard_library())
-    rows = labelled_rows(modules, num_labels)
+    rows = labelled_rows(modules, num_labels=8)
     random.Random(seed).shuffle(rows)
-    num_dev = int(len(rows) * dev_share)
+    num_dev = len(rows) // 4
     dev, train = rows[:num_dev], rows[num_dev:]
     documents = [
         *topics(),
@@ -127,7 +125,8 @@ def module_documents(modules: Sequence[Module], excluded_names: set[str]) -> lis
 def labelled_rows(modules: Sequence[Module], num_labels: int) -> list[tuple[str, str]]:
     """Distinct first paragraphs of docstrings, each with the package that it documents.
 
-    A text that occurs in several packages is dropped.
+    The `num_labels` packages with the most are labels. A text that occurs in several packages is
+    dropped.
     """
     packages: dict[str, set[str]] = {}
     texts: dict[str, str] = {}
