@@ -40,6 +40,9 @@ from .step_memory import ShardedMemory, activation_bytes
 PAPER_DAYS, PAPER_CHIPS = 4, {"base": 16, "large": 64}
 """The paper's runs (§A.2): days, and TPU chips by size."""
 
+PAPER_FLOPS = {"base": 2.37835212816384e19, "large": 8.15086084030464e19}
+"""Their operations, counted as for `Estimate.flops`."""
+
 _MEASURED_TOKENS = 4096  # of a measured micro-batch, at most
 
 
@@ -215,12 +218,6 @@ class _Work:
     def balance(self) -> float:
         """The share of time that devices compute: they wait for the one with most sequences."""
         return self.flops / self.waited_flops if self.waited_flops else 1.0  # 0: no encoder
-
-
-def paper_flops(size: str) -> float:
-    """Return the operations of the paper's run of size "base" or "large", counted likewise."""
-    words = [f"model.size={size}", "micro_batch_size=1"]  # the count does not depend on it
-    return estimate("paper", words, machine="a100").flops
 
 
 def _settings(recipe: str | Path | None, overrides: Sequence[str]) -> PretrainSettings:

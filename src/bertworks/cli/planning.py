@@ -47,7 +47,7 @@ def estimate(
         machine (NAME): h100, h200, a100, l4 (h100x8: eight), cpu2, or here.
         share (X): Share of the machine's peak that training reaches.
     """
-    from ..analysis.estimate import PAPER_CHIPS, PAPER_DAYS, paper_flops
+    from ..analysis.estimate import PAPER_CHIPS, PAPER_DAYS, PAPER_FLOPS
     from ..analysis.estimate import estimate as run
 
     result = run(
@@ -66,7 +66,7 @@ def estimate(
         )
     display.notes(result.caveats)
     for size, chips in PAPER_CHIPS.items():
-        flops = paper_flops(size)
+        flops = PAPER_FLOPS[size]
         teraflops = flops / (chips * PAPER_DAYS * 86400) / 1e12
         display.notes(
             [
