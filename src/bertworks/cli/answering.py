@@ -12,7 +12,7 @@ from .application import verb
 from .devices import EngineOption
 from .display import Display, JsonDisplay
 from .models import BM25, ModelSource, use_each
-from .options import Overwrite, SettingsOption, TopK
+from .options import Others, Overwrite, SettingsOption, TopK
 from .retrievers import Passages, no_match, short_places
 from .texts import Column, all_texts
 
@@ -38,7 +38,7 @@ def answer(
     corpus: str | None = None,
     data: str | None = None,
     retriever: str = BM25,
-    others: Annotated[list[str] | None, typer.Option("--with")] = None,
+    others: Others = None,
     index: Path | None = None,
     overwrite: Overwrite = False,
     column: Column = None,

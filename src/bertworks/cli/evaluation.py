@@ -17,12 +17,7 @@ from .devices import DeviceOption, ModelWorkers
 from .display import Display, JsonDisplay
 from .models import BM25, ModelOption, ModelSource, TaskModel
 from .option_groups import OptionGroup
-from .options import (
-    Overwrite,
-    Page,
-    SettingsOption,
-    SettingsWords,
-)
+from .options import Others, Overwrite, Page, SettingsOption, SettingsWords
 from .outputs import check_page, check_present, output
 from .training_options import Dev, Train
 
@@ -57,7 +52,7 @@ class _Ranking:
 
 def _ranking(
     *,
-    others: Annotated[list[str] | None, typer.Option("--with")] = None,
+    others: Others = None,
     rerank: str | None = None,
     run: Path | None = None,
 ) -> _Ranking:
@@ -235,9 +230,9 @@ def _evaluate_ranking(
     names = [model.name, *ranking.others]
     if repetitions := [name for number, name in enumerate(names) if name in names[:number]]:
         raise SettingsError(f"{repetitions[0]} is given twice")
-    sources = [model, *map(ModelSource, ranking.others)]
+    sources = ranking.sources(model)
+    reranker = None if ranking.rerank is None else sources.pop().load(device)
     retrievers = {one.name: _open_retriever(one, device) for one in sources}
-    reranker = None if ranking.rerank is None else ModelSource(ranking.rerank).load(device)
     with Progress() as progress:
         stages = evaluate_retrieval(
             retrievers,

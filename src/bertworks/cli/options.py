@@ -24,6 +24,7 @@ Page = Annotated[
         metavar="FILE", help="Write an HTML report: confusions, calibration, worst mistakes."
     ),
 ]
+Others = Annotated[list[str] | None, typer.Option("--with")]
 TopK = Annotated[int, typer.Option(min=1, max=1_000_000, metavar="N")]
 
 # Settings

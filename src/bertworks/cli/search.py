@@ -15,7 +15,7 @@ from .application import verb
 from .devices import EngineOption, ModelWorkers
 from .display import Display, JsonDisplay
 from .models import BM25, AdaptedModel, ModelSource, use_each
-from .options import Overwrite, SettingsOption, SettingsWords, TopK
+from .options import Others, Overwrite, SettingsOption, SettingsWords, TopK
 from .outputs import check_present, output
 from .retrievers import Passages, no_match, short_places
 from .texts import Column, all_texts
@@ -109,7 +109,7 @@ def search(
     overwrite: Overwrite = False,
     column: Column = None,
     top_k: TopK = 5,
-    others: Annotated[list[str] | None, typer.Option("--with")] = None,
+    others: Others = None,
     rerank: str | None = None,
     candidates: Annotated[int | None, typer.Option(min=1, max=1_000_000)] = None,
     approximate: bool = False,
