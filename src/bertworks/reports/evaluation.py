@@ -191,12 +191,6 @@ def _percent(share: float) -> str:
 _LENGTHS = ("min", "p50", "p90", "p95", "p99", "max")
 
 
-def is_labelled(data: Mapping[str, Any]) -> bool:
-    """Whether this `data.json` is of a fine-tuning run (see `tasks.summary.DataSummary`)."""
-    train = data.get("train")
-    return isinstance(train, Mapping) and "labels" in train
-
-
 def labelled_data(data: Mapping[str, Any]) -> str:
     """For each table: rows per label, tokens per row, and the truncated rows and tokens."""
     tables = {name: data[name] for name in ("train", "dev") if data.get(name)}

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from ..errors import BertworksError, DataError
 from ..runs.run_directory import RunDirectory
-from ..runs.run_files import EVALUATION, SAMPLES, read_data, read_json, read_sealed_json
+from ..runs.run_files import EVALUATION, SAMPLES, read_data, read_sealed_json, read_valid_json
 from ..tasks import find_task_class
 from ..tasks.best_metric import BestMetric
 from ..tasks.breakdown import Breakdown
@@ -54,7 +54,7 @@ class RunFacts:
             evaluations=[line for line in lines if line["kind"] == "eval"],
             sessions=list(run.sessions()),
             data=read_data(data) if data.is_file() else {},
-            samples=read_json(samples, SAMPLES) if samples.is_file() else [],
+            samples=read_valid_json(samples, SAMPLES) if samples.is_file() else [],
             evaluated_data=f"{evaluation['data']}, {evaluation['rows']:,} rows"
             if evaluation
             else "",
@@ -117,7 +117,7 @@ SMOOTHING_WINDOW = 40
 
 
 @dataclass(frozen=True)
-class Chart:
+class RunChart:
     """A chart's title, caption (what its axes show) and curves."""
 
     title: str
@@ -127,7 +127,7 @@ class Chart:
     from_zero: bool = False
 
 
-def charts_of(facts: RunFacts) -> Iterator[Chart]:
+def charts_of(facts: RunFacts) -> Iterator[RunChart]:
     """Yield the charts of a run: losses, metrics, learning rate, and speed.
 
     The run must have logged at least one step.
@@ -152,7 +152,7 @@ def charts_of(facts: RunFacts) -> Iterator[Chart]:
             curves.append(
                 Curve("held out", evaluation_steps, metrics.pop(held_out), "second", dots=True)
             )
-        yield Chart("Loss" if is_only else f"{label(loss)} loss", "mean, by step", curves)
+        yield RunChart("Loss" if is_only else f"{label(loss)} loss", "mean, by step", curves)
     for name, values in metrics.items():
         if name == "loss" or name.endswith(("perplexity", "majority")):
             continue  # sums or functions of charted losses; a majority is in its accuracy's chart
@@ -160,11 +160,11 @@ def charts_of(facts: RunFacts) -> Iterator[Chart]:
         majority = metrics.get(majority_of(name))
         if majority is not None:
             curves.append(Curve("majority", evaluation_steps, majority, "third", is_dashed=True))
-        yield Chart(label(name), "held-out rows, by step", curves, is_percent=is_share(name))
+        yield RunChart(label(name), "held-out rows, by step", curves, is_percent=is_share(name))
     rates = [line["lr"] for line in facts.train]
-    yield Chart("Learning rate", "by step", [Curve("", steps, rates)], from_zero=True)
+    yield RunChart("Learning rate", "by step", [Curve("", steps, rates)], from_zero=True)
     speeds = [line["time"]["tokens_per_second"] for line in facts.train]
-    yield Chart("Tokens per second", "by step", [Curve("", steps, speeds)], from_zero=True)
+    yield RunChart("Tokens per second", "by step", [Curve("", steps, speeds)], from_zero=True)
 
 
 def smooth(values: Sequence[float | None]) -> list[float | None]:

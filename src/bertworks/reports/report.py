@@ -10,11 +10,12 @@ from pathlib import Path
 
 from ..errors import DataError
 from ..runs.run_directory import read_run
+from ..runs.run_files import is_labelled
 from ..tasks.evaluation import Evaluation
 from ..utils.atomic_writes import write_file
 from ..utils.formatting import format_duration, format_number
 from . import charts, evaluation, page
-from .evaluation import fill_ins, is_labelled, labelled_data
+from .evaluation import fill_ins, labelled_data
 from .facts import RunFacts, charts_of
 
 __all__ = ["write_evaluation_report", "write_report"]

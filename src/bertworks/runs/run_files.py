@@ -205,7 +205,7 @@ LABELLED_DATA: TypeAdapter[Any] = TypeAdapter(_LabelledData)
 _SETTINGS: TypeAdapter[Any] = TypeAdapter(dict[str, JsonValue])
 
 
-def read_json(file: Path, schema: TypeAdapter[Any]) -> Any:
+def read_valid_json(file: Path, schema: TypeAdapter[Any]) -> Any:
     """Read and validate a JSON file.
 
     Raises:
@@ -218,7 +218,7 @@ def read_sealed_json(file: Path, schema: TypeAdapter[Any]) -> Any:
     """Read and validate a JSON file that has a checksum (`with_checksum`).
 
     Raises:
-        DataError: as in `read_json`; or its checksum is missing or wrong.
+        DataError: as in `read_valid_json`; or its checksum is missing or wrong.
     """
     tree = _parse(_content(file), str(file))
     try:
@@ -251,9 +251,13 @@ def read_data(file: Path) -> dict[str, Any]:
         DataError: the file cannot be read, or contains neither.
     """
     tree: dict[str, Any] = _parse(_content(file), str(file))
-    is_labelled = isinstance(tree, Mapping) and isinstance(tree.get("train"), Mapping)
-    found: dict[str, Any] = _validate(tree, LABELLED_DATA if is_labelled else DATA, str(file))
+    found: dict[str, Any] = _validate(tree, LABELLED_DATA if is_labelled(tree) else DATA, str(file))
     return found
+
+
+def is_labelled(tree: Any) -> bool:
+    """Whether the content of a `data.json` is a `DataSummary` of labelled tables."""
+    return isinstance(tree, Mapping) and isinstance(tree.get("train"), Mapping)
 
 
 def read_settings(file: Path) -> dict[str, Any]:

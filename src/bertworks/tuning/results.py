@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from ..runs.run_directory import RunDirectory, read_run
-from ..runs.run_files import GRID, read_json
+from ..runs.run_files import GRID, read_valid_json
 from ..tasks.best_metric import BestMetric
 from ..utils.atomic_writes import write_file
 from ..utils.directories import replace_link
@@ -112,7 +112,7 @@ class GridResult:
             DataError: `grid.json` cannot be read or is damaged, or the grid is in another format.
         """
         run = read_run(path)
-        tree = read_json(path / "grid.json", GRID)
+        tree = read_valid_json(path / "grid.json", GRID)
         points = []
         for point in tree["points"]:
             runs = [

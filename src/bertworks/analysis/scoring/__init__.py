@@ -27,7 +27,7 @@ from ...settings.literals import ScoredTask
 from ...tasks.evaluation import Evaluation
 from .answers import score_answers
 from .classes import score_classes
-from .columns import find_columns
+from .columns import find_label_columns
 from .tags import read_tagged_rows, score_tags
 from .values import score_values
 
@@ -104,7 +104,7 @@ def score(
         return score_tags(rows, label_column, prediction_column)
     rows = read_rows(data, columns=column_names, **options)
     names = LABEL_NAMES if task == "classification" else VALUE_NAMES
-    gold, predicted = find_columns(rows, names, label_column, prediction_column)
+    gold, predicted = find_label_columns(rows, names, label_column, prediction_column)
     if drops:
         rows = without_unlabelled(rows, [gold])
     with counted_unlabelled(rows):

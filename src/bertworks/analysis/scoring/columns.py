@@ -28,7 +28,7 @@ _PROBABILITY_WORDS = frozenset(
 _NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
-def find_columns(
+def find_label_columns(
     rows: Rows, label_names: Sequence[str], label: str | None, prediction: str | None
 ) -> tuple[str, str]:
     """Return the columns of gold and predicted labels: the last two in a file without names."""

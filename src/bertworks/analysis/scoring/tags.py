@@ -36,7 +36,7 @@ from ...tasks.tagging.notation import (
 from ...tasks.tagging.scores import TaggingScores
 from ...tasks.tagging.tags import OUTSIDE_TAG
 from ...utils.remote import is_remote
-from .columns import find_columns, unfold_prediction
+from .columns import find_label_columns, unfold_prediction
 
 Sentence = tuple[Location, list[str], list[str], list[str]]
 """The place of a sentence, its words, and their gold and predicted tags."""
@@ -74,7 +74,7 @@ def _is_conll(path: str, column_names: Sequence[str], header: bool | None) -> bo
 
 def score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evaluation:
     """Score tagged sentences; `label` and `prediction` are columns, detected if None."""
-    tag_column, predicted_column = find_columns(rows, TAG_NAMES, label, prediction)
+    tag_column, predicted_column = find_label_columns(rows, TAG_NAMES, label, prediction)
     by_name = {column.strip().lower(): column for column in rows.columns}
     first = rows.columns[0]
     word_column = next((by_name[name] for name in WORD_NAMES if name in by_name), None)
