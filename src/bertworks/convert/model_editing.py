@@ -118,8 +118,7 @@ def add_tokens(
     definition, words = model.tokenizer.definition, list(words)
     if isinstance(definition, TreeDefinition):
         return _add_to_tree(model, definition, words, where)
-    _check_wordpiece(definition)
-    assert isinstance(definition, WordPieceDefinition)
+    definition = _check_wordpiece(definition)
     normalization = definition.normalization
     pieces, num_base_pieces = list(definition.base_pieces), len(definition.base_pieces)
     markers = _marker_ids(model)
@@ -235,22 +234,21 @@ def _marker_ids(model: Model) -> list[int]:
     return [number for number, piece in enumerate(model.tokenizer.pieces) if piece in markers]
 
 
-def _check_wordpiece(definition: Definition) -> None:
-    """Raise DataError if a vocabulary is neither BERT's nor a tree."""
+def _check_wordpiece(definition: Definition) -> WordPieceDefinition:
+    """Return the definition; raise DataError if its vocabulary is neither BERT's nor a tree."""
     if not isinstance(definition, WordPieceDefinition):
         raise DataError("only WordPiece, byte-level BPE and Unigram vocabularies can be changed")
+    return definition
 
 
 def _keep_wordpieces(
     tokenizer: Tokenizer, is_used: NDArray[np.bool_]
 ) -> tuple[WordPieceDefinition, list[int]]:
     """Return the tokenizer's definition with only the used pieces, and their former ids."""
-    definition = tokenizer.definition
-    _check_wordpiece(definition)
-    assert isinstance(definition, WordPieceDefinition)
+    definition = _check_wordpiece(tokenizer.definition)
     is_used[tokenizer.special_ids] = is_used[tokenizer.unk_id] = True
     for at, piece in enumerate(tokenizer.pieces):
-        if len(piece.removeprefix("##")) == 1:
+        if len(piece.removeprefix(CONTINUATION)) == 1:
             is_used[at] = True
     base = len(definition.base_pieces)
     kept_ids: list[int] = np.flatnonzero(is_used).tolist()

@@ -53,7 +53,7 @@ class PostgresBackend(StoreBackend):
         self._connection: Any = None
         with self._transaction() as cursor:
             self._lock(cursor)
-            if self._comment(cursor) is None:
+            if not self._has_table(cursor):
                 if not create:
                     raise not_store_error(name)
                 self._create(cursor, width)
@@ -123,8 +123,8 @@ class PostgresBackend(StoreBackend):
         comment = sql.SQL("COMMENT ON TABLE {} IS {}")
         cursor.execute(comment.format(self._table, sql.Literal(json.dumps(content))))
 
-    def _comment(self, cursor: Any) -> dict[str, Any] | None:
-        """Check the comment of the table; None if there is no table.
+    def _has_table(self, cursor: Any) -> bool:
+        """Whether there is a table; its comment is checked.
 
         Raises:
             DataError: the table is no store, or has vectors of another model.
@@ -133,9 +133,9 @@ class PostgresBackend(StoreBackend):
         query = "SELECT to_regclass(%s) IS NOT NULL, obj_description(to_regclass(%s))"
         ((is_there, comment),) = cursor.execute(query, [name, name]).fetchall()
         if not is_there:
-            return None
+            return False
         try:
-            content: dict[str, Any] = json.loads(comment or "")
+            content = json.loads(comment or "")
             version = content["bertworks"]
         except (ValueError, KeyError, TypeError):
             fix = "Choose another table: ?table=NAME."
@@ -144,7 +144,7 @@ class PostgresBackend(StoreBackend):
             what = f"has format {version}, and this version of bertworks reads {_FORMAT_VERSION}"
             raise DataError(what, where=self.name, fix="Make the store again.")
         self.check_model(content.get("model"))
-        return content
+        return True
 
     def _query(self, text: str) -> Any:
         return self._psycopg.sql.SQL(text).format(self._table)
@@ -164,7 +164,7 @@ class PostgresBackend(StoreBackend):
         """A transaction that changes the table."""
         with self._transaction() as cursor:
             self._lock(cursor)
-            if self._comment(cursor) is None:
+            if not self._has_table(cursor):
                 raise not_store_error(self.name)
             yield cursor
 
