@@ -50,11 +50,11 @@ CHECKPOINT_STEPS = 5000
 
 def merge_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings with some changed; of a group, only those in `changes` are."""
-    merged = dict(settings)
+    result = dict(settings)
     for key, value in changes.items():
-        is_group = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = {**merged[key], **value} if is_group else value
-    return merged
+        is_group = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = {**result[key], **value} if is_group else value
+    return result
 
 
 class LabelledRows(NamedTuple):
@@ -230,8 +230,8 @@ class Lab:
             **{"tensorboard": False, "log_every": 100, "keep_checkpoints": 1},
             "held_out": {"documents": 0.05, "sequences": 300, "seed": 0},
         }
-        merged = merge_settings(settings, changes)
-        settings = {key: value for key, value in merged.items() if value is not None}
+        settings = merge_settings(settings, changes)
+        settings = {key: value for key, value in settings.items() if value is not None}
         steps = settings["steps"]
         often = min(steps, CHECKPOINT_STEPS)
         return settings | {"seed": seed, "eval_every": steps, "checkpoint_every": often}
