@@ -86,7 +86,7 @@ def test_padded_network_gives_the_vectors_of_embed(pooling: str, normalize: bool
     ("pooling", "normalize"),
     [
         ("mean", True),
-        ("sep", True),
+        pytest.param("sep", True, marks=pytest.mark.slow),
         # The first token is also written by `journeys.onnx`.
         pytest.param("cls", False, marks=pytest.mark.slow),
     ],
@@ -110,7 +110,16 @@ def test_onnx_runtime_gives_the_vectors_of_embed(tmp_path, pooling: str, normali
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["buckets", "alibi", "disentangled", "transformer-xl"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "disentangled",  # adds terms of keys and of queries
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in ("buckets", "alibi", "transformer-xl")
+        ),
+    ],
+)
 def test_onnx_runtime_adds_terms_of_distances(tmp_path, kind: str) -> None:
     import onnxruntime
 

@@ -20,7 +20,7 @@ from bertworks.training.finetune import finetune
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", *"ABCDEFGH", ","]
 FAST: dict[str, Any] = {
-    **{"learning_rate": 2e-3, "batch_size": 16, "max_seq_length": 12},
+    **{"learning_rate": 4e-3, "batch_size": 16, "max_seq_length": 12},
     **{"tensorboard": False, "dropout": 0.1},
 }
 
@@ -48,7 +48,7 @@ def test_a_toy_language_is_learned_saved_and_opened(tmp_path: Path) -> None:
     dev = rows(40, seed=1)
     out = tmp_path / "run"
     settings = {**FAST, "epochs": 10, "eval_every": 250}  # to generate takes longer than to learn
-    result = finetune(fresh(), "translation", train=rows(800), dev=dev, out=out, **settings)
+    result = finetune(fresh(), "translation", train=rows(400), dev=dev, out=out, **settings)
     assert result.metrics["bleu"] > 60
     assert result.metrics["loss"] < 0.5
     model = load(out)
