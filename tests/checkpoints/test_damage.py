@@ -54,13 +54,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         journeys.saved_by_them(family, "masked-lm", root / family)
     tiny().save(root / "pretraining")
     tiny("classification").save(root / "classification")
-    model = tiny()
-    write_tensorflow(
-        root / "tensorflow",
-        network=model.network,
-        config=model.encoder.config,
-        tokenizer=model.tokenizer,
-    )
+    write_tensorflow(tiny(), root / "tensorflow")
     return root
 
 

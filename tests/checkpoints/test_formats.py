@@ -105,12 +105,10 @@ def test_a_bundle_keeps_every_bit(tmp_path):
 
 
 def test_tensorflows_layout_has_no_classifier_on_the_mean(tmp_path):
-    from bertworks.convert.export import write_tensorflow
-
     model = tiny("classification")
-    config = model.encoder.config.with_values(classifier_pooling="mean")
+    network = model.task.network(model.config.with_values(classifier_pooling="mean"))
     with pytest.raises(CheckpointError, match="classifier_pooling=mean"):
-        write_tensorflow(tmp_path, network=model.network, config=config, tokenizer=model.tokenizer)
+        write_tensorflow(bw.Model(model.tokenizer, model.task, network), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["my_head.scale", "my_head.layer_1.weight"])  # none, another's
@@ -121,15 +119,8 @@ def test_a_tensor_that_tensorflows_layout_has_no_name_for(name):
 
 @pytest.mark.parametrize("task", ["pretraining", "classification"])
 def test_models_are_unchanged_by_tensorflows_layout(tmp_path, task):
-    from bertworks.convert.export import write_tensorflow
-
     model = tiny(task)
-    write_tensorflow(
-        tmp_path / "tf",
-        network=model.network,
-        config=model.encoder.config,
-        tokenizer=model.tokenizer,
-    )
+    write_tensorflow(model, tmp_path / "tf")
     names = {path.name for path in (tmp_path / "tf").iterdir()}
     assert names == {
         *["bert_config.json", "bert_model.ckpt.index", "vocab.txt", "README.md"],
@@ -155,13 +146,7 @@ def test_tensorflows_layout_keeps_labels_and_limit_and_warns_of_the_rest(tmp_pat
     tokenizer = tiny().tokenizer
     task = ClassificationTask(tokenizer, ClassificationSettings.parse(settings))
     model = bw.Model(tokenizer, task, task.network(tiny().encoder.config).eval())
-    folder = write_tensorflow(
-        tmp_path / "tf",
-        network=model.network,
-        config=model.encoder.config,
-        tokenizer=tokenizer,
-        task=task,
-    )
+    folder = write_tensorflow(model, tmp_path / "tf")
     reloaded_model = bw.load(folder, device="cpu")
     assert reloaded_model.task.labels == settings["labels"]
     assert reloaded_model.task.settings.max_seq_length == 24
@@ -176,13 +161,7 @@ def test_tensorflows_layout_keeps_labels_and_limit_and_warns_of_the_rest(tmp_pat
 
 def test_sentence_encoder_in_tensorflows_layout_is_warned_of(tmp_path):
     model = bw.load("mini-sentences", device="cpu")
-    folder = write_tensorflow(
-        tmp_path / "tf",
-        network=model.network,
-        config=model.encoder.config,
-        tokenizer=model.tokenizer,
-        task=model.task,
-    )
+    folder = write_tensorflow(model, tmp_path / "tf")
     first, second = missing_settings(model, folder)
     assert first == "the task 'retrieval' and its settings"
     assert second.startswith("how a text's vector is made")
@@ -199,9 +178,7 @@ def test_the_tanh_form_comes_back_from_tensorflows_layout(tmp_path):
     model = tiny()
     for name in ("gelu_new", "gelu", "relu"):
         config = model.encoder.config.with_values(hidden_act=name)
-        network = bw.Model.fresh(config, model.tokenizer).network
-        where = tmp_path / name
-        write_tensorflow(where, network=network, config=config, tokenizer=model.tokenizer)
+        where = write_tensorflow(bw.Model.fresh(config, model.tokenizer), tmp_path / name)
         content = json.loads((where / "bert_config.json").read_text())["hidden_act"]
         assert content == name.removesuffix("_new")
         assert bw.load(where, device="cpu").encoder.config.hidden_act == name
@@ -344,15 +321,11 @@ def test_tensorflows_layout_goes_to_the_working_directory(tmp_path, monkeypatch)
     model = tiny()
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    directory = write_tensorflow(
-        ".", network=model.network, config=model.encoder.config, tokenizer=model.tokenizer
-    )
+    directory = write_tensorflow(model, ".")
     assert bw.load(directory, device="cpu").encoder.config == model.encoder.config
     assert [path.name for path in tmp_path.iterdir()] == ["here"]
     with pytest.raises(OutputError, match="already exists"):
-        write_tensorflow(
-            ".", network=model.network, config=model.encoder.config, tokenizer=model.tokenizer
-        )
+        write_tensorflow(model, ".")
 
 
 @pytest.mark.parametrize(
@@ -369,7 +342,7 @@ def test_settings_that_tensorflows_layout_lacks_are_refused(tmp_path, settings, 
     config = tiny().encoder.config.with_values(**settings)
     network = task.network(config).eval()
     with pytest.raises(CheckpointError, match=says):
-        write_tensorflow(tmp_path / "tf", network=network, config=config, tokenizer=tokenizer)
+        write_tensorflow(bw.Model(tokenizer, task, network), tmp_path / "tf")
     assert not (tmp_path / "tf").exists()
 
 
@@ -383,28 +356,19 @@ def test_tensorflows_layout_keeps_the_casing(tmp_path, normalization_values):
     definition = bw.Tokenizer.from_vocabulary(PIECES).definition
     normalization = replace(definition.normalization, **normalization_values)
     tokenizer = bw.Tokenizer(replace(definition, normalization=normalization))
-    config = model.encoder.config
-    write_tensorflow(tmp_path / "tf", network=model.network, config=config, tokenizer=tokenizer)
+    write_tensorflow(bw.Model(tokenizer, model.task, model.network), tmp_path / "tf")
     assert bw.Tokenizer.load(tmp_path / "tf").fingerprint == tokenizer.fingerprint
 
 
 def test_tensorflows_layout_has_wordpiece_only(tmp_path):
-    config = tiny().encoder.config
     several = add_tokens(tiny(), ["c-d"]).model
     with pytest.raises(CheckpointError, match="no place for this tokenizer"):
-        write_tensorflow(
-            tmp_path / "tf",
-            network=several.network,
-            config=several.encoder.config,
-            tokenizer=several.tokenizer,
-        )
+        write_tensorflow(several, tmp_path / "tf")
     library = tokenizers.Tokenizer(tokenizers.models.BPE({"<unk>": 0, "a": 1}, []))
     tree = {**json.loads(library.to_str())}
     byte_pairs = bw.Tokenizer(TreeDefinition(tree, Roles(unk="<unk>"), Frame((), (), (), 0)))
     with pytest.raises(CheckpointError, match="no place for this tokenizer"):
-        write_tensorflow(
-            tmp_path / "tf", network=tiny().network, config=config, tokenizer=byte_pairs
-        )
+        write_tensorflow(bw.Model(byte_pairs, None, tiny().network), tmp_path / "tf")
     assert not (tmp_path / "tf").exists()
 
 
@@ -412,10 +376,7 @@ def test_special_pieces_after_a_vocabulary_are_saved_for_tensorflow(tmp_path):
     model = tiny()
     definition = replace(model.tokenizer.definition, added=(AddedPiece("[E1]", special=True),))
     config = model.encoder.config.with_values(vocab_size=len(PIECES) + 1)
-    network = bw.Model.fresh(config, bw.Tokenizer(definition)).network
-    write_tensorflow(
-        tmp_path / "tf", network=network, config=config, tokenizer=bw.Tokenizer(definition)
-    )
+    write_tensorflow(bw.Model.fresh(config, bw.Tokenizer(definition)), tmp_path / "tf")
     assert bw.load(tmp_path / "tf", device="cpu").tokenizer.pieces == definition.pieces
 
 
@@ -433,12 +394,7 @@ def test_an_answering_model_of_the_original_release_is_read(original, tmp_path):
     model = bw.load(tmp_path / "m", device="cpu")
     assert model.task.name == "answering"
     assert torch.equal(model.network.span_head.linear.weight, head)
-    write_tensorflow(
-        tmp_path / "again",
-        network=model.network,
-        config=model.encoder.config,
-        tokenizer=model.tokenizer,
-    )
+    write_tensorflow(model, tmp_path / "again")
     content = read_bundle(tmp_path / "again" / "bert_model.ckpt")
     assert torch.equal(content["cls/squad/output_weights"], head)
     assert content["cls/squad/output_bias"].tolist() == [3.0, 4.0]
@@ -465,7 +421,6 @@ def test_a_task_that_tensorflows_layout_does_not_have(tmp_path, kind, settings, 
     """It would be read again as another task, or not at all."""
     model = tiny()
     task = find_task_class(kind).from_dict({**settings, "max_seq_length": 20}, model.tokenizer)
-    config = model.encoder.config
-    network = task.network(config)
+    network = task.network(model.config)
     with pytest.raises(CheckpointError, match=says):
-        write_tensorflow(tmp_path / "tf", network=network, config=config, tokenizer=model.tokenizer)
+        write_tensorflow(bw.Model(model.tokenizer, task, network), tmp_path / "tf")

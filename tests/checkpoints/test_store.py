@@ -123,12 +123,7 @@ def test_a_loaded_model_does_not_depend_on_its_files(tmp_path, family, form, cha
 
 def test_a_loaded_tensorflow_checkpoint_does_not_depend_on_its_files(tmp_path):
     original = tiny()
-    write_tensorflow(
-        tmp_path / "tf",
-        network=original.network,
-        config=original.encoder.config,
-        tokenizer=original.tokenizer,
-    )
+    write_tensorflow(original, tmp_path / "tf")
     model = bw.load(tmp_path / "tf", device="cpu")
     weights = {name: tensor.clone() for name, tensor in unique_tensors(model.network).items()}
     (data,) = (tmp_path / "tf").glob("*.data-*")

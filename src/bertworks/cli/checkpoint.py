@@ -108,15 +108,7 @@ def convert(
         if to == "tensorflow":
             from ..convert.export import missing_settings, write_tensorflow
 
-            directory = write_tensorflow(
-                target,
-                network=loaded_model.network,
-                config=loaded_model.encoder.config,
-                tokenizer=loaded_model.tokenizer,
-                overwrite=overwrite,
-                task=loaded_model.task,
-                card=loaded_model.card,
-            )
+            directory = write_tensorflow(loaded_model, target, overwrite=overwrite)
             missing = missing_settings(loaded_model, directory)
         elif to == "onnx":
             from ..convert.export import write_onnx

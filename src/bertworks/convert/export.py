@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -34,13 +33,11 @@ from ..checkpoints.tensorflow import CHECKPOINT, CONFIG, TANH_GELU, original_ten
 from ..errors import CheckpointError, import_optional
 from ..loading import load
 from ..model import Model
-from ..nn.config import EncoderConfig
 from ..nn.encoder import BareEncoder
 from ..nn.pooling import pool
 from ..nn.vector_modules import VectorModules
 from ..packed import Padded
 from ..tasks.network import Network, compute_encoder_outputs
-from ..tasks.task import Task
 from ..tasks.text_network import MultiLabelNetwork
 from ..text.tokenizer import Tokenizer
 from ..text.wordpiece import MAX_WORD_CHARACTERS, WordPieceDefinition
@@ -48,6 +45,7 @@ from ..utils.atomic_writes import write_file
 from ..utils.directories import new_directory
 from ..utils.json_files import read_json, write_json
 from ..utils.outputs import locked_output
+from .model_editing import text_limit
 
 _ONNX_USE = """## Use
 
@@ -218,23 +216,15 @@ _ENTRIES = ("id2label", "label2id", "problem_type")
 ignores them."""
 
 
-def write_tensorflow(
-    directory: str | Path,
-    *,
-    network: nn.Module,
-    config: EncoderConfig,
-    tokenizer: Tokenizer,
-    task: Task[Any] | None = None,
-    card: ModelCard | None = None,
-    overwrite: bool = False,
-) -> Path:
+def write_tensorflow(model: Model, directory: str | Path, *, overwrite: bool = False) -> Path:
     """Write `bert_config.json`, `bert_model.ckpt.*` and `vocab.txt`.
 
+    The names of a task's labels are written too, and a limit on the tokens of a text, in
+    `tokenizer_config.json`. See also `missing_settings`.
+
     Args:
-        network: BERT, with pre-training heads, a classification head, or no head.
-        task: what it was trained for; the names of its labels are written, and its limit on the
-            tokens of a text, in `tokenizer_config.json`. See also `missing_settings`.
-        card: the model's card so far.
+        model: BERT, with pre-training heads, a classification head, or no head.
+        directory: where to write.
         overwrite: replace an existing model in the directory.
 
     Raises:
@@ -243,7 +233,7 @@ def write_tensorflow(
         OutputError: the directory already exists, cannot be written, or is being written by another
             process.
     """
-    directory = Path(directory)
+    network, config, task, directory = model.network, model.config, model.task, Path(directory)
     if config.family != "bert":
         raise CheckpointError(f"the original release's layout has no {config.family} models")
     family = family_of(config)
@@ -276,14 +266,14 @@ def write_tensorflow(
     with _new_directory(directory, last=CONFIG, overwrite=overwrite) as new:
         write_json(new / CONFIG, geometry)
         write_bundle(new / CHECKPOINT, tensors)
-        _write_vocabulary(new, tokenizer)
-        limit = _limit_of(task)
-        if limit is not None and limit < config.max_seqlen:
+        _write_vocabulary(new, model.tokenizer)
+        limit = text_limit(model)
+        if limit < config.max_seqlen:
             file = new / "tokenizer_config.json"
             casing = read_json(file, CheckpointError) if file.is_file() else {}
             write_json(file, {**casing, "model_max_length": limit})
         entries = {"library_name": "bertworks", "tags": ["bertworks"]}
-        write_card(new, directory, _same_card(card), entries, _TENSORFLOW_USE)
+        write_card(new, directory, _same_card(model.card), entries, _TENSORFLOW_USE)
     return directory
 
 
@@ -329,13 +319,6 @@ def missing_settings(model: Model, directory: str | Path) -> list[str]:
 
 
 _NONE = object()
-
-
-def _limit_of(task: Task[Any] | None) -> int | None:
-    """The most tokens of a text that a task reads, if it has a limit."""
-    values = {} if task is None else task.to_dict()
-    limit: int | None = values.get("max_seq_length", values.get("max_length"))
-    return limit
 
 
 def _write_vocabulary(directory: Path, tokenizer: Tokenizer) -> None:
