@@ -218,6 +218,15 @@ def test_a_file_of_keys_must_have_good_ones(
         read_keys(None)
 
 
+@pytest.mark.parametrize("value", ["", " ", ",", "# ada"])
+def test_variable_without_a_key_is_no_open_server(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("BERTWORKS_API_KEYS", value)
+    with pytest.raises(SettingsError, match="BERTWORKS_API_KEYS: there is no key in it"):
+        read_keys(None)
+
+
 def test_other_origins_get_no_permission(server: Running) -> None:
     answer = server.post("/embed", {"inputs": TEXT}, headers={"origin": "https://evil.example"})
     assert not [name for name in answer.headers if name.startswith("access-control")]

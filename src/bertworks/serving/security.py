@@ -78,11 +78,15 @@ def read_keys(file: Path | None) -> Keys:
         file: one key per line; `#` begins a comment line. In the variable, commas separate keys.
 
     Raises:
-        SettingsError: the file cannot be read, or has no key; a key is too short; a name is used
-            twice.
+        SettingsError: the file cannot be read; it or the variable has no key; a key is too short; a
+            name is used twice.
     """
-    words = os.environ.get(ENVIRONMENT, "").split(",")
-    lines = [(ENVIRONMENT, line) for line in _key_lines(words).values()]
+    value = os.environ.get(ENVIRONMENT)
+    lines = [(ENVIRONMENT, line) for line in _key_lines((value or "").split(",")).values()]
+    if value is not None and not lines:  # as of an empty variable of a container's settings
+        raise SettingsError(
+            "there is no key in it", where=ENVIRONMENT, fix="Unset it, or give one."
+        )
     if file is not None:
         try:
             in_file = _key_lines(read_content(file).decode("utf-8-sig").splitlines())
