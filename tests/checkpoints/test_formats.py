@@ -164,7 +164,7 @@ def test_sentence_encoder_in_tensorflows_layout_is_warned_of(tmp_path):
     folder = write_tensorflow(model, tmp_path / "tf")
     first, second = missing_settings(model, folder)
     assert first == "the task 'retrieval' and its settings"
-    assert second.startswith("how a text's vector is made")
+    assert second.startswith("how a text's vector is made") and "max_seq_length" in second
 
 
 def test_the_activation_is_a_setting(original):

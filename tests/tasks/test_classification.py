@@ -258,8 +258,9 @@ def test_lists_of_labels_in_text_are_json() -> None:
     assert names("[1, 2]") == ["1", "2"]
     assert names('["a", "b, c"]') == ["a", "b, c"]
     assert names("[a], [b]") == ["[a]", "[b]"]
-    with pytest.raises(DataError, match=r"row 1: the list .* is not valid JSON"):
-        names("['a', 'b']")
+    for text in ("['a', 'b']", "{'a', 'b'}", "('a',)"):
+        with pytest.raises(DataError, match=r"row 1: the list .* is not valid JSON"):
+            names(text)
 
 
 @pytest.mark.parametrize(

@@ -312,7 +312,7 @@ def missing_settings(model: Model, directory: str | Path) -> list[str]:
         before, after = model.task.to_dict(), reloaded_model.task.to_dict()
         missing += [name for name, value in before.items() if after.get(name, _NONE) != value]
     if model.sentence != reloaded_model.sentence:
-        missing.append("how a text's vector is made (pooling, normalize, prompts)")
+        missing.append("how a text's vector is made (pooling, prompts, max_seq_length, …)")
     if model.query_model is not None:
         missing.append("the modules for queries")
     return missing

@@ -326,7 +326,7 @@ def read_label_names(row: Row, column: str, where: str | None, separator: str) -
     value = parse_json_cell(parse_json_cell(value, dict), list, object)
     if isinstance(value, dict) and value.keys() == {"choices"}:  # Label Studio's JSON-MIN and CSV
         value = value["choices"]
-    if isinstance(value, str) and value.startswith(("['", '["')):  # as Python prints lists
+    if isinstance(value, str) and value.startswith(_PYTHON_LISTS):
         what = f"the list {truncate_repr(value)} (column {column!r}) is not valid JSON"
         raise DataError(what, where=where, fix='Write ["a", "b"].')
     if value is None:
@@ -343,6 +343,7 @@ def read_label_names(row: Row, column: str, where: str | None, separator: str) -
     return list(dict.fromkeys(names))
 
 
+_PYTHON_LISTS = ("['", '["', "{'", '{"', "('", '("')  # as Python prints lists, sets and tuples
 _FLAGS = frozenset(("0", "1", "0.0", "1.0", "0.", "1.", "false", "true"))
 _BETWEEN_FLAGS = re.compile(r"[\s,;|\[\]()]+")  # also as NumPy prints arrays: [1. 0. 1.]
 
