@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import bertworks as bw
 from bertworks.data.tables import read_rows
 from bertworks.errors import BertworksWarning, DataError
 from bertworks.tasks.tagging.columns import read_tagged_words
-from bertworks.tasks.tagging.entities import read_tagged_text
+from bertworks.tasks.tagging.entities import _Utf16Units, read_tagged_text
 from bertworks.tasks.tagging.settings import TaggingSettings
 from bertworks.tasks.tagging.tags import find_spans
 from bertworks.tasks.tagging.task import TaggingTask
@@ -126,6 +127,34 @@ def test_positions_in_units_of_utf_16(start: str, kind: str) -> None:
         {"text": text, "label": [[begin, begin + length, "PER"]]}, "label", ""
     )
     assert sentence.tags[-4:] == ["O", "B-PER", "O", "O"] and sentence.num_widened == 0
+
+
+@given(st.text("a é💩👨\u200d𝔅", min_size=1), st.data())
+def test_each_character_is_found_in_units_of_utf_16(text: str, data: st.DataObject) -> None:
+    span = [data.draw(st.integers(0, len(text))) for _ in range(2)]
+    units = [count_utf16(text[:at]) for at in span]
+    assert _Utf16Units(text).characters((units[0], units[1])) == (*span,)
+    beyond = count_utf16(text) + 3
+    assert _Utf16Units(text).characters((-1, beyond)) == (-1, len(text) + 3)
+
+
+@pytest.mark.parametrize("kind", ["characters", "units with their texts"])
+def test_many_entities_of_a_text_with_emoji_take_linear_time(kind: str) -> None:
+    def seconds(count: int) -> float:
+        text = "💩 " + "Bob ran. " * count
+        starts = range(2, len(text), len("Bob ran. "))
+        entities: list[Any] = [[start, start + 3, "PER"] for start in starts]
+        if kind != "characters":
+            entities = [
+                {"start": start + 1, "end": start + 4, "text": "Bob", "label": "PER"}
+                for start in starts
+            ]
+        begin = time.process_time()
+        sentence = read_tagged_text({"text": text, "label": entities}, "label", "row 1")
+        assert sentence.tags.count("B-PER") == count
+        return time.process_time() - begin
+
+    assert seconds(4_000) < 24 * seconds(500)
 
 
 def test_an_entity_beyond_the_end_in_characters_may_be_in_units_of_utf_16() -> None:

@@ -12,9 +12,11 @@ positions are converted if an entity has its text too; if not, they are an error
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from functools import cached_property
+from itertools import accumulate, chain
 from typing import Any
 
 from ...data.rows import Row, is_unmarked, parse_json_cell
@@ -46,6 +48,27 @@ class TaggedWords:
     num_widened: int = 0
 
 
+class _Utf16Units:
+    """A text, and where its characters begin in UTF-16."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def characters(self, span: CharSpan) -> CharSpan:
+        """The characters of a span whose positions count units of UTF-16."""
+        return self._character(span[0]), self._character(span[1])
+
+    def _character(self, unit: int) -> int:
+        if unit <= 0:
+            return unit
+        past_end = max(0, unit - self._starts[-1])
+        return bisect_right(self._starts, unit - past_end) - 1 + past_end
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [*accumulate((1 + (char > "\uffff") for char in self.text), initial=0)]
+
+
 def holds_entities(row: Row, column: str) -> bool:
     """Whether a row is a text with the entities in a column, and not a list of words with tags."""
     entities = _entities_of(row, column)
@@ -65,18 +88,20 @@ def read_tagged_text(row: Row, column: str, where: str) -> TaggedWords:
     """
     text: str = row[TEXT]
     types: dict[CharSpan, str] = {}
-    entities = [_read_entity(entity, text, where) for entity in _entities_of(row, column)]
+    units = _Utf16Units(text)
+    entities = [_read_entity(entity, units, where) for entity in _entities_of(row, column)]
     for span, kind in entities:
         if types.setdefault(span, kind) != kind:
             what = f"the entity at {list(span)} has two types, {types[span]!r} and {kind!r}"
             raise DataError(what, where=where, fix="Keep one of them.")
-    _check_units([*types], text, where)
+    _check_units([*types], units, where)
     spans = parse_spans([*types], text, where=where)
     words = split_words(text, spans)
+    firsts, stops = [first for first, _ in words], [stop for _, stop in words]
     tags = [OUTSIDE_TAG] * len(words)
     num_widened = 0
     for start, end in spans:
-        indices = [at for at, (first, stop) in enumerate(words) if first < end and start < stop]
+        indices = range(bisect_right(stops, start), bisect_left(firsts, end))
         if not indices or tags[indices[0]] != OUTSIDE_TAG:
             what = f"the entity {truncate_repr(text[start:end])} at [{start}, {end}] has no word"
             raise DataError(what, where=where, fix="Remove it, or join it with its neighbour.")
@@ -91,7 +116,7 @@ def _entities_of(row: Row, column: str) -> Any:
     return [] if is_unmarked(row, column) else parse_json_cell(row.get(column), list, object)
 
 
-def _read_entity(entity: Any, text: str, where: str) -> tuple[CharSpan, str]:
+def _read_entity(entity: Any, units: _Utf16Units, where: str) -> tuple[CharSpan, str]:
     """Return the position and type of an entity of a text."""
     own_text = None
     if isinstance(entity, Mapping):
@@ -108,11 +133,11 @@ def _read_entity(entity: Any, text: str, where: str) -> tuple[CharSpan, str]:
             fix='Write it as [0, 5, "PER"] or {"start": 0, "end": 5, "label": "PER"}.',
         )
     if isinstance(own_text, str) and isinstance(start, int) and isinstance(end, int):
-        start, end = _locate(own_text, (start, end), text, where)
+        start, end = _locate(own_text, (start, end), units, where)
     return (start, end), kind.strip()
 
 
-def _locate(own_text: str, span: CharSpan, text: str, where: str) -> CharSpan:
+def _locate(own_text: str, span: CharSpan, units: _Utf16Units, where: str) -> CharSpan:
     """Return the characters of an entity of which the text is known too.
 
     Tools write it in other cases, with escaped line ends, or without what was added to whole words.
@@ -121,9 +146,10 @@ def _locate(own_text: str, span: CharSpan, text: str, where: str) -> CharSpan:
         DataError: another text is there.
     """
     own_form = _comparable(own_text)
+    text = units.text
     if own_form in _comparable(text[slice(*span)]):
         return span
-    converted = _from_utf16(span, text)
+    converted = units.characters(span)
     if own_form == _comparable(text[slice(*converted)]):
         return converted
     raise DataError(
@@ -138,32 +164,22 @@ def _comparable(text: str) -> str:
     return " ".join(text.replace("\\n", " ").casefold().split())
 
 
-def _from_utf16(span: CharSpan, text: str) -> CharSpan:
-    """Return the characters of a span whose positions count units of UTF-16."""
-    units = text.encode("utf-16-le", "surrogatepass")
-
-    def convert(position: int) -> int:
-        prefix = units[: 2 * max(position, 0)]
-        return position + len(prefix.decode("utf-16-le", "ignore")) - len(prefix) // 2
-
-    return convert(span[0]), convert(span[1])
-
-
-def _check_units(spans: Sequence[CharSpan], text: str, where: str) -> None:
+def _check_units(spans: Sequence[CharSpan], units: _Utf16Units, where: str) -> None:
     """Raise a DataError if spans show that they count units of UTF-16.
 
     They do if one lies outside the text or ends inside a word, and none does so in such units.
     """
+    text = units.text
     if (
         text.isascii()
         or max(text) <= "\uffff"
         or not all(isinstance(at, int) for at in chain(*spans))
     ):
         return
-    char_spans = [_from_utf16(span, text) for span in spans]
-    if _fit_words(spans, text) or not _fit_words(char_spans, text):
+    index = _first_misfit(spans, text)
+    char_spans = [units.characters(span) for span in spans]
+    if index is None or _first_misfit(char_spans, text) is not None:
         return
-    index = next(at for at, span in enumerate(spans) if not _fit_words([span], text))
     (start, end), (first, stop) = spans[index], char_spans[index]
     raise DataError(
         f"at [{start}, {end}] is {truncate_repr(text[start:end])}; in units of UTF-16, as "
@@ -173,12 +189,19 @@ def _check_units(spans: Sequence[CharSpan], text: str, where: str) -> None:
     )
 
 
-def _fit_words(spans: Sequence[CharSpan], text: str) -> bool:
-    """Whether spans lie in the text, and none begins or ends inside a word."""
-    are_inside = all(0 <= start < end <= len(text) for start, end in spans)
-    return are_inside and not any(
-        first < at < stop for first, stop in split_words(text, spans) for at in chain(*spans)
-    )
+def _first_misfit(spans: Sequence[CharSpan], text: str) -> int | None:
+    """The first span that lies outside the text or else begins or ends inside a word, if any."""
+    for index, (start, end) in enumerate(spans):
+        if not 0 <= start < end <= len(text):
+            return index
+    words = split_words(text, spans)
+    firsts = [first for first, _ in words]
+
+    def is_inside_word(at: int) -> bool:
+        number = bisect_left(firsts, at) - 1  # the last word that begins before it
+        return number >= 0 and at < words[number][1]
+
+    return next((i for i, span in enumerate(spans) if any(map(is_inside_word, span))), None)
 
 
 def _value(entity: Mapping[str, Any], names: Sequence[str]) -> Any:

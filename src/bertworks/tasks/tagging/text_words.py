@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise, takewhile
+from itertools import chain, pairwise, takewhile
 
 import numpy as np
 
@@ -138,11 +139,13 @@ def split_words(text: str, spans: Iterable[CharSpan]) -> list[CharSpan]:
     Words are those of BERT's basic tokenization; in scripts without spaces they also end where a
     span begins or ends, and such words are spellings of the training data.
     """
-    borders = np.unique(np.array([*spans], np.int64))
+    borders = sorted({*chain(*spans)})
     words: list[CharSpan] = []
     token = -1
     for unit in _units(_splitter(_CASED), [text])[0]:
-        if unit.token == token and not np.any((words[-1][1] <= borders) & (borders <= unit.start)):
+        if unit.token == token and (
+            bisect_left(borders, words[-1][1]) == bisect_right(borders, unit.start)
+        ):
             words[-1] = words[-1][0], unit.end
         else:
             words.append((unit.start, unit.end))
