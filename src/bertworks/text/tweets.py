@@ -28,16 +28,17 @@ _ENTITY = re.compile(r"&(#?x?)([^&;\s]+);")
 _WHITE_SPACE = re.compile(r"\s+")
 _FOUR_OR_MORE = re.compile(r"([^a-zA-Z0-9])\1{3,}")
 
-_BRACKETS = r"\([^\s()]*?\([^\s()]+\)[^\s()]*?\)|\(\S+?\)"
+_BRACKETS = r"\([^\s()]*?\([^\s()]+\)[^\s()]*?\)|\(\S{1,1000}?\)"
 _MOUTH = r"[()\[\]{}dp/\\:@|]"
 _EYES = "[:;=8]"
 _NOSE = "[-o*']?"
 _GAP = "[ *.)-]*"
-# Domains are at most as long as in the DNS: unlimited, the time would grow with the cube of a text.
+# Domains and names of mail addresses are at most as long as in the DNS and in SMTP, tags and
+# brackets 1,000 characters: unlimited, the time would grow with the square or cube of a text.
 _KINDS_OF_WORDS = (
     # An address with its protocol, or with a slash after its domain.
     r"(?:https?:(?:/{1,3}|[a-z0-9%])|[a-z0-9.-]{1,253}\.[a-z]{2,13}/)"
-    rf"(?:[^\s(){{}}<>\[\]]+|{_BRACKETS})+"
+    rf"(?:[^\s(){{}}<>\[\]]|{_BRACKETS})+"
     rf"(?:{_BRACKETS}|[^\s(){{}}<>\[\]`!;:'\".,?«»“”‘’])",
     # A domain that belongs to no mail address.
     r"(?<!@)[a-z0-9]{1,63}(?:[.-][a-z0-9]{1,63}){0,60}\.[a-z]{2,13}\b/?(?!@)",
@@ -46,9 +47,9 @@ _KINDS_OF_WORDS = (
     # An emoticon, from either side; a heart.
     rf"[<>]?{_EYES}{_NOSE}{_MOUTH}|{_MOUTH}{_NOSE}{_EYES}[<>]?|<3",
     # A tag of HTML; an arrow.
-    r"<[^>\s]+>|-+>|<-+",
+    r"<[^>\s]{1,1000}>|-+>|<-+",
     # A mention, a hashtag, a mail address.
-    r"@\w+|\#+\w+[\w'-]*\w+|[\w.+-]++@[\w-]+\.(?:[\w-]\.?)+[\w-]",
+    r"@\w+|\#+\w+[\w'-]*\w+|[\w.+-]{1,64}+@[\w-]+\.(?:[\w-]\.?)+[\w-]",
     # A word with apostrophes or dashes; a number with a sign or a separator; any other word.
     r"[^\W\d_](?:[^\W\d_]|['_-])+[^\W\d_]|[+-]?\d+[,/.:-]\d+[+-]?|\w+",
     # An ellipsis; any other character.
