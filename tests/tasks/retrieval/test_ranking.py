@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertworks.tasks.retrieval import exact_search
 from bertworks.tasks.retrieval.evaluator import RankingEvaluator
 from bertworks.tasks.retrieval.exact_search import top_k
 
@@ -59,6 +60,24 @@ def test_products_depend_on_their_two_vectors_alone(
     for row, query in enumerate(one):
         alone, _ = top_k(query[None], distinct[kinds], k, longest=100.0)
         assert np.array_equal(alone[0], scores[row])
+
+
+def test_many_equal_passages_are_multiplied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(1)
+    one, distinct = (random.standard_normal((n, 16)).astype(np.float32) for n in (20, 3))
+    counts: list[int] = []
+    multiply = exact_search.products_with
+
+    def count_products(query: Any, vectors: Any) -> Any:
+        counts.append(len(vectors))
+        return multiply(query, vectors)
+
+    monkeypatch.setattr(exact_search, "products_with", count_products)
+    kinds = random.integers(0, 3, 2000)
+    _, numbers = top_k(one, distinct[kinds], 10)
+    assert sum(counts) <= 3 * 20
+    expected = np.argsort(-(one @ distinct.T)[:, kinds], axis=1, kind="stable")[:, :10]
+    assert np.array_equal(numbers, expected)
 
 
 def test_ranking_metrics_are_those_of_sentence_transformers() -> None:
