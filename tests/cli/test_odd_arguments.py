@@ -7,8 +7,11 @@ import json
 import os
 import pkgutil
 import random
+import re
 import shutil
+import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
@@ -282,6 +285,55 @@ def test_odd_values_are_a_line_or_an_answer(
         if result.exit_code:
             errors = [one for one in result.stderr.splitlines() if one.startswith("error: ")]
             assert len(errors) == 1, (line, result.stderr)
+
+
+OUTPUTS = {"--out", "--report", "--index", "--vectors", "--run"}
+
+
+@contextmanager
+def at_most(seconds: int) -> Iterator[None]:
+    """Interrupt what waits, or has no end."""
+
+    def stop(*_: object) -> None:
+        raise AssertionError(f"more than {seconds} seconds")
+
+    handler = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, handler)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("odd", ["pipe", "/dev/zero", "loop"])
+@pytest.mark.parametrize("title", sorted({*VERBS, *BASES} - {"report-environment", "settings"}))
+def test_input_that_is_no_regular_file_is_a_line(
+    world: World, tmp_path: Path, title: str, odd: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    os.mkfifo("pipe")
+    Path("loop").symlink_to("loop")
+    words = base(title, world, tmp_path / VERBS.get(title, ("store",))[0])
+    options = [
+        one.opts[0]
+        for one in VERB_TABLE[words[0]].params
+        if one.param_type_name == "option"
+        and {*re.findall(r"\w+", one.metavar or "")} & {"FILE", "DIR", "MODEL"}
+        and not {*OUTPUTS, *words} & {*one.opts}
+    ]
+    lines = [
+        [*words[:at], odd, *words[at + 1 :]]
+        for at, word in enumerate(words)
+        if os.path.exists(word) and words[at - 1] not in OUTPUTS
+    ]
+    for line in [*lines, *([*words, option, odd] for option in options)]:
+        with at_most(60):
+            result = bertworks(*line)
+        assert isinstance(result.exception, SystemExit), (line, result.exc_info)
+        assert "error: " in result.stderr.splitlines()[-1], (line, result.stderr)
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from ..errors import CheckpointError, truncate_repr
+from ..errors import CheckpointError, first_line, truncate_repr
 from ..utils import json_files
 from ..utils.regular_files import check_regular_file
 
@@ -98,7 +98,8 @@ def list_arrays(files: list[Path]) -> dict[str, StoredArray]:
                 size = int.from_bytes(data.read(8), "little")
                 header = json.loads(data.read(size))
         except (SafetensorError, OSError, ValueError) as error:
-            raise CheckpointError(f"cannot be read ({error})", where=str(file)) from None
+            what = f"cannot be read ({first_line(error)})"
+            raise CheckpointError(what, where=str(file)) from None
         header.pop("__metadata__", None)
         for name, entry in header.items():
             if entry["dtype"] not in _DTYPES:

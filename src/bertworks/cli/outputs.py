@@ -15,6 +15,7 @@ import typer
 from ..errors import DataError
 from ..utils.locks import OutputKind
 from ..utils.outputs import locked_output
+from ..utils.regular_files import why_no_file
 from ..utils.remote import is_remote
 from . import command_records
 from .display import Display
@@ -98,7 +99,7 @@ def check_present(inputs: Iterable[object]) -> None:
             continue
         path = os.path.expanduser(str(name))
         if not path.startswith("hf:") and not os.path.exists(path):
-            raise DataError("no such file", where=str(name))
+            raise DataError(why_no_file(path, "file"), where=str(name))
 
 
 def _check_no_folder(inputs: Iterable[object]) -> None:

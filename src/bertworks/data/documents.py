@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ..errors import BertworksWarning, DataError
 from ..settings.literals import DataFormat
+from ..utils.regular_files import why_no_file
 from .document_formats import Document, documents_of
 from .formats import FORMATS, detect_file_format
 from .lines import read_lines
@@ -28,7 +29,6 @@ from .sources import (
     is_file,
     open_dataset,
     parse_sources,
-    why_no_file,
 )
 
 if TYPE_CHECKING:

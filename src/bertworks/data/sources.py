@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, get_args
 
 from ..errors import DataError, first_line, import_optional
 from ..settings.literals import DataFormat
+from ..utils.regular_files import why_no_file
 from ..utils.remote import is_remote, remote_files, size_of
 
 _HUB = "hf:"
@@ -252,13 +253,6 @@ def is_saved_dataset(path: Path) -> bool:
 def is_file(path: str) -> bool:
     """Whether a source's entry is a regular file: opening a pipe would block."""
     return is_remote(path) or os.path.isfile(path)
-
-
-def why_no_file(path: str) -> str:
-    """The error message for a path that is not a file."""
-    if os.path.exists(path):
-        return "neither a regular file nor a folder"
-    return "the link leads nowhere" if os.path.islink(path) else "no such file or folder"
 
 
 def bytes_of(files: Iterable[str]) -> int:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from ..errors import BertworksWarning, DataError, shorten_list
 from ..settings.literals import DataFormat
+from ..utils.regular_files import why_no_file
 from ..utils.remote import is_remote, remote_files
 from .class_labels import ClassNames, name_classes, names_in_metadata, names_of_features
 from .formats import FORMATS, detect_file_format, detect_format
@@ -99,7 +100,7 @@ def reiterable(table: Table) -> Table:
 
 def _open_file(path: str, columns: Sequence[str], options: TableOptions, reading: Reading) -> Rows:
     if not (remote_files(path) == [path] if is_remote(path) else Path(path).is_file()):
-        problem = "a folder, not a table" if Path(path).is_dir() else "no such file"
+        problem = "a folder, not a table" if Path(path).is_dir() else why_no_file(path, "file")
         if Path(path).is_fifo():
             problem = "a pipe, but tables are read more than once: write it to a file"
         raise DataError(problem, where=path)

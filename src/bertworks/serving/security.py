@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from ..errors import SettingsError
+from ..errors import SettingsError, first_line
 from ..utils.regular_files import read_bytes
 from .quotas import Quota
 
@@ -123,7 +123,7 @@ def read_content(file: str | Path) -> bytes:
     except FileNotFoundError:
         raise SettingsError("no such file", where=str(file)) from None
     except OSError as error:
-        raise SettingsError(f"cannot be read ({error})", where=str(file)) from None
+        raise SettingsError(f"cannot be read ({first_line(error)})", where=str(file)) from None
 
 
 def _key_lines(lines: Sequence[str]) -> dict[int, str]:

@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin
 
 import yaml
 
-from ..errors import SettingsError
+from ..errors import SettingsError, first_line
 from ..utils.regular_files import read_bytes
 
 _MAX_NODES = 100_000
@@ -75,7 +75,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise SettingsError("no such file", where=str(path)) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"cannot be read ({error})", where=str(path)) from None
+        raise SettingsError(f"cannot be read ({first_line(error)})", where=str(path)) from None
     except (ValueError, RecursionError) as error:  # 2024-99-99 is not a date; [[[… is too deep
         raise SettingsError(f"not valid YAML ({_reason(error)})", where=str(path)) from None
     except yaml.YAMLError as error:

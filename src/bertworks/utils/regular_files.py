@@ -1,4 +1,4 @@
-"""Files that are read as a whole; pipes and devices, which might never end, are refused."""
+"""Regular files alone: pipes, which might wait for ever, and devices without end are refused."""
 
 from __future__ import annotations
 
@@ -27,10 +27,7 @@ def read_bytes(path: str | os.PathLike[str], *, limit: int = MAX_BYTES) -> bytes
     Raises:
         OSError: it cannot be opened, is not a regular file, or is larger.
     """
-    with open(path, "rb", opener=_open_without_waiting) as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+    with open(path, "rb", opener=open_regular_file) as file:
         content = file.read(limit + 1)
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"it is larger than {limit:,} bytes", os.fspath(path))
@@ -47,8 +44,24 @@ def check_regular_file(path: str | os.PathLike[str]) -> None:
         raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
 
 
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+def why_no_file(path: str, expected: str = "file or folder") -> str:
+    """The error message for a path that is not a file."""
+    if os.path.exists(path):
+        return "neither a regular file nor a folder"
+    return "the link leads nowhere" if os.path.islink(path) else f"no such {expected}"
+
+
+def open_regular_file(path: str, flags: int) -> int:
+    """Open a file without waiting: an opener for `open`.
+
+    Raises:
+        OSError: it cannot be opened, or is not a regular file.
+    """
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    return descriptor
 
 
 def read_content(path: Path, error: type[BertworksError]) -> bytes:
@@ -80,5 +93,5 @@ def read_text_lines(path: Path, error: type[BertworksError]) -> list[str]:
 
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file's content."""
-    with path.open("rb") as file:
+    with open(path, "rb", opener=open_regular_file) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

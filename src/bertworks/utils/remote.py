@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ..errors import DataError, OutputError, exists_error, first_line
+from .regular_files import open_regular_file
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:/")  # a `Path` keeps one slash of two
 _ONE_SLASH = re.compile(r"(?!file:)([a-z][a-z0-9+.-]+:)/(?!/)")
@@ -71,10 +72,10 @@ def open_raw(path: str) -> Any:
     """Open a local or remote file, to read bytes without a buffer.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: it cannot be opened, or is not a regular file.
     """
     if not is_remote(path):
-        return open(path, "rb", buffering=0)
+        return open(path, "rb", buffering=0, opener=open_regular_file)
     system, name = _file_system_and_path(path)
     return system.open_input_file(name)
 
