@@ -225,7 +225,6 @@ def _evaluate_ranking(
 ) -> None:
     """Evaluate retrieval on a folder, and print a table of its stages."""
     from ..analysis.retrieval.evaluation import evaluate_retrieval
-    from ..analysis.retrieval.judgements import write_run
 
     names = [model.name, *ranking.others]
     if repetitions := [name for number, name in enumerate(names) if name in names[:number]]:
@@ -238,6 +237,7 @@ def _evaluate_ranking(
             retrievers,
             folder,
             rerank=reranker,
+            run_file=ranking.run,
             progress=lambda name: progress.counter(f"embedding by {name}", "texts"),
             **settings,
         )
@@ -248,8 +248,6 @@ def _evaluate_ranking(
     display.table(("ranked by", *metrics), cells, right=metrics)
     display.facts({"queries": f"{stages[0].evaluation.rows:,}", "run": ranking.run})
     display.notes(dict.fromkeys(note for stage in stages for note in stage.evaluation.notes))
-    if ranking.run is not None:
-        write_run(ranking.run, stages[-1].run, stages[-1].name)
 
 
 def _show_evaluation(

@@ -114,6 +114,20 @@ def test_ids_may_have_spaces_between_tabs(folder: Path, tmp_path: Path) -> None:
         write_run(tmp_path / "a.run", {"q1": {"1": 2.0, "d 1": 1.0}}, "a model")
 
 
+def test_ids_of_a_run_are_checked_before_the_evaluation(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_lines(folder / "queries.jsonl", {"_id": "q1", "text": "another"})
+    (stage,) = evaluate_retrieval({"words": "bm25"}, folder, run_file=tmp_path / "a.run")
+    ranks = {query: [*scores] for query, scores in stage.run.items()}
+    assert {query: [*scores] for query, scores in read_run(tmp_path / "a.run").items()} == ranks
+    write_lines(folder / "corpus.jsonl", {"_id": "d 1", "text": "a"}, {"_id": "1", "text": "b"})
+    write_lines(folder / "qrels/test.tsv", "q1\td 1\t1", "q1\t1\t0")
+    monkeypatch.delattr("bertworks.analysis.retrieval.evaluation.open_index")
+    with pytest.raises(DataError, match="the id 'd 1' has white space"):
+        evaluate_retrieval({"words": "bm25"}, folder, run_file=tmp_path / "b.run")
+
+
 @pytest.mark.parametrize("line", ["1 0 d1 1\t", "1\t0 d1 1", "1 0\td1\t1", "1\t0\t\td1\t1"])
 def test_tabs_and_spaces_separate_fields(line: str, tmp_path: Path) -> None:
     path = tmp_path / "qrels"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -20,7 +21,14 @@ from ...settings.keywords import RetrievalEvaluationKeywords
 from ...tasks.evaluation import Evaluation
 from .fusion import fuse_rankings
 from .index import Index
-from .judgements import JudgedCorpus, read_candidates, read_judgements, read_run
+from .judgements import (
+    JudgedCorpus,
+    check_ids_of_run,
+    read_candidates,
+    read_judgements,
+    read_run,
+    write_run,
+)
 from .metrics import Judgements, Run, measure_run, sort_documents
 from .opening import check_retriever, open_index
 from .reranking import rerank_hits, text_scorer
@@ -104,6 +112,7 @@ def evaluate_retrieval(
     folder: str | os.PathLike[str],
     *,
     rerank: AnyModel | None = None,
+    run_file: str | os.PathLike[str] | None = None,
     progress: Callable[[str], Callable[[int, int], None]] | None = None,
     **settings: Unpack[RetrievalEvaluationKeywords],
 ) -> list[Stage]:
@@ -120,6 +129,7 @@ def evaluate_retrieval(
             `queries.SPLIT.tsv`, `qrels.SPLIT.tsv`.
         rerank: a cross-encoder or a model of late interaction, which orders the documents of the
             last stage anew.
+        run_file: the last stage's ranking is written here, in TREC's format.
         progress: returns, for the name of a retriever, what is called with the number of texts
             embedded, and of all texts.
         settings: of `RetrievalEvaluationSettings` and `EngineSettings`.
@@ -128,7 +138,7 @@ def evaluate_retrieval(
         The stages, in their order.
 
     Raises:
-        DataError: the folder is not valid.
+        DataError: the folder is not valid, or an id has white space, and a run is to be written.
         SettingsError: a setting is unknown or not valid; there is no retriever; or they are not by
             name, or one is neither a model nor "bm25".
     """
@@ -139,6 +149,8 @@ def evaluate_retrieval(
         raise SettingsError(f"candidates={options.candidates} does nothing without a reranker")
     num_reranked = options.depth + 1 if options.candidates is None else options.candidates
     corpus = JudgedCorpus.read(folder, options.qrels)
+    if run_file is not None:
+        check_ids_of_run(chain(corpus.queries, corpus.document_ids))
     depth = min(options.depth + 1, len(corpus.document_ids))  # one may be left out
     queries = list(corpus.queries.values())
     rankings: dict[str, Ranking] = {}
@@ -169,16 +181,20 @@ def evaluate_retrieval(
         last = list(rankings)[-1]
         scored = _rerank(corpus, index, rankings[last], num_reranked, rerank, engine)
         runs[f"{last}, reranked"] = _run_of(corpus, own_rows, scored, options.depth)
-    if corpus.num_missing:
-        what = (
-            f"{corpus.num_missing:,} relevant documents of queries are not in the corpus or blank"
-        )
-        missing_notes = [f"{what}; they count as not found"]
-        notes = {name: [*missing_notes, *notes.get(name, ())] for name in runs}
+    if run_file is not None:
+        write_run(run_file, runs[list(runs)[-1]], list(runs)[-1])
+    notes = {name: [*_missing_notes(corpus), *notes.get(name, ())] for name in runs}
     return [
-        Stage(name, evaluate_run(corpus.judgements, run, options, notes.get(name, ())), run)
+        Stage(name, evaluate_run(corpus.judgements, run, options, notes[name]), run)
         for name, run in runs.items()
     ]
+
+
+def _missing_notes(corpus: JudgedCorpus) -> list[str]:
+    if not corpus.num_missing:
+        return []
+    what = f"{corpus.num_missing:,} relevant documents of queries are not in the corpus or blank"
+    return [f"{what}; they count as not found"]
 
 
 def _check_retrievers(retrievers: Mapping[str, Retriever | Path]) -> None:

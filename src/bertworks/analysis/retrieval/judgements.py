@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -224,18 +225,27 @@ def read_candidates(path: str | os.PathLike[str]) -> tuple[Run, bool]:
     return (run, False) if run else (read_run(path), True)
 
 
+def check_ids_of_run(ids: Iterable[str]) -> None:
+    """Check that no id has white space, which separates the fields of TREC's format.
+
+    Raises:
+        DataError: one has.
+    """
+    for name in ids:
+        if len(name.split()) != 1:
+            what = f"the id {name!r} has white space, which separates the fields of TREC's format"
+            raise DataError(what, fix="Rename it, or leave the run out.")
+
+
 def write_run(path: str | os.PathLike[str], run: Run, system: str) -> None:
     """Write a run in TREC's format; the file replaces an existing one when it is complete.
 
     Scores have nine digits, which float32 needs.
 
     Raises:
-        DataError: an id has white space, which separates the fields.
+        DataError: an id has white space.
     """
-    for name in (*run, *(document for scores in run.values() for document in scores)):
-        if len(name.split()) != 1:
-            what = f"the id {name!r} has white space, which separates the fields of TREC's format"
-            raise DataError(what, fix="Rename it, or leave the run out.")
+    check_ids_of_run(chain(run, *run.values()))
     name = "_".join(system.split()) or "run"
     lines = [
         f"{query} Q0 {document} {rank} {scores[document]:.9g} {name}\n"
