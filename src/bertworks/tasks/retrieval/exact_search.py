@@ -121,14 +121,14 @@ def exact_products(
         bound = np.maximum(bound, np.partition(rough, count - k, axis=1)[:, count - k])
     is_candidate = (rough >= (bound - tolerance)[:, None]) & (rough > -np.inf)
     scores = np.full_like(rough, -np.inf)
-    kinds, first = np.arange(count), np.arange(count)
+    kinds, rows_of_kinds = np.arange(count), np.arange(count)
     if is_candidate.sum() > count:  # many vectors are equal: one product for each kind
         rows = np.ascontiguousarray(vectors).view(np.dtype((np.void, vectors[0].nbytes))).ravel()
-        _, first, kinds = np.unique(rows, return_index=True, return_inverse=True)
+        _, rows_of_kinds, kinds = np.unique(rows, return_index=True, return_inverse=True)
     for row, query in enumerate(queries):
         columns = np.flatnonzero(is_candidate[row])
         own_kinds, places = np.unique(kinds[columns], return_inverse=True)
-        scores[row, columns] = products_with(query, vectors[first[own_kinds]])[places]
+        scores[row, columns] = products_with(query, vectors[rows_of_kinds[own_kinds]])[places]
     return scores
 
 
