@@ -197,9 +197,9 @@ def _first_misfit(spans: Sequence[CharSpan], text: str) -> int | None:
     words = split_words(text, spans)
     firsts = [first for first, _ in words]
 
-    def is_inside_word(at: int) -> bool:
-        number = bisect_left(firsts, at) - 1  # the last word that begins before it
-        return number >= 0 and at < words[number][1]
+    def is_inside_word(position: int) -> bool:
+        number = bisect_left(firsts, position) - 1  # the last word that begins before it
+        return number >= 0 and position < words[number][1]
 
     return next((i for i, span in enumerate(spans) if any(map(is_inside_word, span))), None)
 
