@@ -25,7 +25,7 @@ from .engine import resolve_precision
 from .fingerprints import POOLER_PREFIX, arrays_of
 from .frozen_native import FrozenNativeEncoder, native_parts
 from .frozen_network import frozen_form, inference
-from .native_encoder import layer_vectors, text_vectors
+from .native_encoder import combine_layers, layer_vectors, text_vectors
 from .network_runner import check_finite
 from .settings import EmbedSettings, EngineSettings, LayerSettings
 from .text_embedding import EncodedText, TextEmbedder, TextReader, VectorEmbedder
@@ -101,7 +101,7 @@ class HiddenStateExtractor(TextReader):
         """
         if self.is_of_last:  # a call of the encoder may compute all layers at once
             return reduce(encoder(packed))
-        parts = self.combine_layers(encoder.hidden_states(packed), reduce, Tensor.float)
+        parts = combine_layers(self, encoder.hidden_states(packed), reduce, Tensor.float)
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 

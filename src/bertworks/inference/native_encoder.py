@@ -8,7 +8,8 @@ the frozen form of a network use the same code, so their vectors have the same b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -232,8 +233,34 @@ def layer_vectors(
     """
     if reader.is_of_last:  # all layers are computed in one call
         return reduce(encoder(packed))
-    parts = reader.combine_layers(encoder.states(packed), reduce, to_floats)
+    parts = combine_layers(reader, encoder.states(packed), reduce, to_floats)
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+
+def combine_layers(
+    reader: TextReader,
+    states: Iterable[Any],
+    reduce: Callable[[Any], Any],
+    float_states: Callable[[Any], Any],
+) -> list[Any]:
+    """Return the vectors to concatenate: of each layer, or of all combined, after `reduce`.
+
+    Args:
+        reader: see `layer_vectors`.
+        states: of all layers, the embeddings first: arrays, or tensors of PyTorch.
+        reduce: makes float32 vectors of states.
+        float_states: converts states to float32.
+    """
+    layers, settings = reader.layers, reader.settings
+    weights = dict.fromkeys(layers, 0.0)
+    for number, weight in zip(layers, settings.layer_weights or repeat(1.0), strict=False):
+        weights[number] += weight
+    needed_states = ((number, one) for number, one in enumerate(states) if number in weights)
+    if settings.combine == "concat":
+        vectors = {number: reduce(hidden) for number, hidden in needed_states}
+        return [vectors[layer] for layer in layers]
+    total = sum(weights[number] * float_states(hidden) for number, hidden in needed_states)
+    return [reduce(total / sum(weights.values()) if settings.combine == "mean" else total)]
 
 
 def text_vectors(

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby, pairwise, repeat
+from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -84,11 +84,8 @@ class TextReader(ABC):
         self.config, self.tokenizer = config, tokenizer
         self.settings, self.engine = settings, engine
         self.layers = _layers(settings.layers, self.config.num_hidden_layers)
-        max_seqlen = self.config.max_seqlen
-        self.limit = settings.max_seq_length or max_seqlen
-        if self.limit > max_seqlen:
-            what = f"max_seq_length={self.limit} is more than the encoder's {max_seqlen}"
-            raise SettingsError(what)
+        self.limit = settings.max_seq_length or config.max_seqlen
+        config.check_length(self.limit)
         self._max_tokens = engine.max_batch_tokens(self.device_type)
         self.num_texts = self.num_truncated = 0
 
@@ -207,43 +204,10 @@ class TextReader(ABC):
             CheckpointError: a vector is not finite.
         """
 
-    def token_vectors(self, texts: Sequence[EncodedText]) -> list[NDArray[np.float32]]:
-        """Return a vector of each token of each text: float32 `[tokens, width]`."""
-        results: dict[int, NDArray[np.float32]] = {}
-        for part, packed, vectors in self.token_states(texts, ["a text"] * len(texts)):
-            edges = packed.on_host.cu_seqlens.tolist()
-            for text, (start, end) in zip(part, pairwise(edges), strict=True):
-                results[text.index] = vectors[start:end]
-        return [results[text.index] for text in texts]
-
     @property
     def is_of_last(self) -> bool:
         """Whether only the last layer's states are needed."""
         return self.layers == [self.config.num_hidden_layers]
-
-    def combine_layers(
-        self,
-        states: Iterable[Any],
-        reduce: Callable[[Any], Any],
-        to_floats: Callable[[Any], Any],
-    ) -> list[Any]:
-        """Return the vectors to concatenate: of each layer, or of all combined, after `reduce`.
-
-        Args:
-            states: of all layers, the embeddings first: tensors or arrays.
-            reduce: makes float32 vectors of states.
-            to_floats: converts states to float32.
-        """
-        layers, settings = self.layers, self.settings
-        weights = dict.fromkeys(layers, 0.0)
-        for number, weight in zip(layers, settings.layer_weights or repeat(1.0), strict=False):
-            weights[number] += weight
-        needed_states = ((number, one) for number, one in enumerate(states) if number in weights)
-        if settings.combine == "concat":
-            vectors = {number: reduce(hidden) for number, hidden in needed_states}
-            return [vectors[layer] for layer in layers]
-        total = sum(weights[number] * to_floats(hidden) for number, hidden in needed_states)
-        return [reduce(total / sum(weights.values()) if settings.combine == "mean" else total)]
 
 
 class TextEmbedder(TextReader):
@@ -292,15 +256,16 @@ class TextEmbedder(TextReader):
         num_excluded = self._num_excluded(prompt)
         if not num_excluded:
             return encoded_texts
-        return [
-            _exclude_tokens(
-                text,
-                # Truncation on the left also cuts tokens of the prompt.
-                max(num_excluded - text.encoding.truncated_tokens * (side == "left"), 1),
-                where=place,
-            )
-            for text, place in zip(encoded_texts, where, strict=True)
-        ]
+        results: list[EncodedText] = []
+        for text, place in zip(encoded_texts, where, strict=True):
+            # Truncation on the left also cuts tokens of the prompt.
+            count = max(num_excluded - text.encoding.truncated_tokens * (side == "left"), 1)
+            if text.num_tokens <= count:
+                what = f"the prompt has {count} tokens, and no token of the text fits next to it"
+                fix = "Raise max_seq_length, or give a shorter prompt."
+                raise DataError(what, where=place, fix=fix)
+            results.append(replace(text, num_excluded=count))
+        return results
 
     def _num_excluded(self, prompt: str) -> int:
         """The number of tokens of texts with this prompt that pooling leaves out.
@@ -472,21 +437,6 @@ class VectorEmbedder(TextEmbedder):
     @abstractmethod
     def _vectors(self, packed: Packed, num_excluded: int) -> Float[np.ndarray, "sequences width"]:
         """Return the vectors of a pack of texts, without their first tokens in the pooling."""
-
-
-def _exclude_tokens(text: EncodedText, num_excluded: int, *, where: str) -> EncodedText:
-    """Return a text with the number of its tokens that pooling leaves out.
-
-    Raises:
-        DataError: no token would be left.
-    """
-    if text.num_tokens <= num_excluded:
-        raise DataError(
-            f"the prompt has {num_excluded} tokens, and no token of the text fits next to it",
-            where=where,
-            fix="Raise max_seq_length, or give a shorter prompt.",
-        )
-    return replace(text, num_excluded=num_excluded)
 
 
 def _layers(layers: Sequence[int], count: int) -> list[int]:

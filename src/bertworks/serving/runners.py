@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -107,8 +108,14 @@ class TokenStatesRunner(EmbedRunner):
     """Computes a vector for each token of a text: float32 `[tokens, width]`."""
 
     def run(self, examples: Sequence[EncodedText]) -> list[Float[np.ndarray, "tokens width"]]:
+        results: dict[int, Float[np.ndarray, "tokens width"]] = {}
+        texts, places = _number_rows(examples), ["a text"] * len(examples)
         with memory_errors():
-            return self.embedder.token_vectors(_number_rows(examples))
+            for part, packed, vectors in self.embedder.token_states(texts, places):
+                edges = packed.on_host.cu_seqlens.tolist()
+                for text, (start, end) in zip(part, pairwise(edges), strict=True):
+                    results[text.index] = vectors[start:end]
+        return [results[text.index] for text in texts]
 
 
 def _number_rows(examples: Sequence[EncodedText]) -> list[EncodedText]:
