@@ -79,7 +79,7 @@ def test_features_are_written_for_each_word(world: World, tmp_path: Path) -> Non
         (["text", "--data", "f.txt", "--out", "v.npy"], 2, "either texts or --data"),
         (["--data", "nowhere.txt", "--out", "v.npy"], 1, "nowhere.txt: no such file"),
         ([" ", "--out", "v.npy"], 1, "empty text"),
-        (["text", "--out", "v.npy", "--max-seq-length", "100"], 1, "more than the encoder's 64"),
+        (["text", "--out", "v.npy", "--max-seq-length", "100"], 1, "is more than the 64 tokens"),
     ],
 )
 def test_invalid_arguments_are_refused(

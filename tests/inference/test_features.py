@@ -191,7 +191,7 @@ def test_truncated_texts_are_reported(minilm):
         minilm.embed([long, "short"])
     with pytest.raises(DataError, match="text 2: 402 tokens, but at most 256 fit"):
         minilm.embed(["short", long], truncation="error")
-    with pytest.raises(SettingsError, match="more than the encoder's 512"):
+    with pytest.raises(SettingsError, match="=1000 is more than the 512 tokens"):
         minilm.embed(["short"], max_seq_length=1000)
     with pytest.raises(SettingsError, match="there is no layer 7"):
         minilm.embed(["short"], layers=[7])

@@ -34,7 +34,6 @@ from ..nn.device import pick_device
 from ..runs.run_directory import RunDirectory
 from ..settings.keywords import AblationKeywords
 from ..settings.literals import Precision
-from ..tasks.labelled import check_length
 from ..tasks.tagging.task import TaggingTask
 from ..tasks.tagging.windows import TaggingExample
 from ..training.finetune import finetune
@@ -166,7 +165,7 @@ def ablate_features(
         None if overwrite else out, pick_device(device)
     )
     train, dev = reiterable(train), reiterable(dev)
-    check_length(ablation_settings.max_seq_length, loaded_model.encoder.config)
+    loaded_model.encoder.config.check_length(ablation_settings.max_seq_length)
     tuning = ablation_settings.finetuning()
     data = LabelledData.read(
         TaggingTask, loaded_model.tokenizer, train, dev, tuning, pick_device(device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
+from ..errors import SettingsError
 from .encoder_settings import EncoderSettings
 from .part_settings import GlobalPosition, LinearGroups
 
@@ -160,6 +161,21 @@ class EncoderGeometry(EncoderSettings):
         """The maximum number of tokens of a sequence."""
         positions = self.max_position_embeddings - self.position_offset
         return min(positions, self.max_full_attention or positions)
+
+    def check_length(self, limit: int, setting: str = "max_seq_length") -> None:
+        """Check that there are enough positions for sequences of `limit` tokens.
+
+        Args:
+            setting: the setting with the limit, for the error.
+
+        Raises:
+            SettingsError: there are fewer.
+        """
+        if limit > self.max_seqlen:
+            raise SettingsError(
+                f"{setting}={limit} is more than the {self.max_seqlen} tokens that the encoder's "
+                f"max_position_embeddings={self.max_position_embeddings} has room for"
+            )
 
     @property
     def num_weighted_layers(self) -> int:

@@ -37,7 +37,7 @@ from ..text.encoding import Truncation
 from .array_network import ArrayNetwork, sequence_outputs
 from .evaluators import SingleLabelEvaluator
 from .example import LabelledExample, Tokens, pack, sort_sequences
-from .labelled import LabelledTask, TaskSettings, check_length, detected_setting
+from .labelled import LabelledTask, TaskSettings, detected_setting
 from .labels import MARKS, find_mark, read_label_name
 from .probabilities import softmax
 from .scores import SingleLabelScores
@@ -243,12 +243,12 @@ class ChoiceTask(LabelledTask[LabelledExample]):
     def network(self, config: EncoderConfig) -> ChoiceNetwork:
         from .choice_network import ChoiceNetwork
 
-        check_length(self.settings.max_seq_length, config)
+        config.check_length(self.settings.max_seq_length)
         config = config.with_global_tokens("choice", self.tokenizer.id_of("sep"))
         return ChoiceNetwork(config, self.settings.dropout)
 
     def head_layouts(self, config: EncoderConfig) -> Mapping[str, HeadLayout]:
-        check_length(self.settings.max_seq_length, config)
+        config.check_length(self.settings.max_seq_length)
         layout = classification_layout(config, 1, kind=choice_kind(config), bias=True)
         layouts = {CHOICES.name: layout}
         has_pooler = ApplyPooler() in layout

@@ -19,7 +19,6 @@ from ..data.rows import NoLabel, Row, Rows
 from ..data.schema import RoleColumns, Schema, columns_present, names_of
 from ..data.unlabelled import LabelledTableOptions
 from ..errors import DataError, SettingsError, row_name
-from ..nn.config import EncoderConfig
 from ..packed import Batch
 from ..settings.base import Settings
 from ..text.tokenizer import Tokenizer
@@ -49,10 +48,7 @@ class TaskSettings(Settings):
     @classmethod
     def _convert_numbers_to_names(cls, value: Any, info: ValidationInfo) -> Any:
         """Turn numbers into names: YAML reads a column or label named `1` as a number."""
-        is_name = info.field_name is not None and info.field_name.endswith(
-            ("_column", "_columns", "_label")
-        )
-        if not is_name:
+        if not (info.field_name or "").endswith(("_column", "_columns", "_label")):
             return value
         return tuple(map(_name_of, value)) if isinstance(value, list | tuple) else _name_of(value)
 
@@ -86,32 +82,6 @@ def _user_settings(settings: type[TaskSettings]) -> type[TaskSettings]:
 def has_no_teacher(settings: Any) -> bool:
     """Whether a task learns from labels, also before it is known that it does."""
     return getattr(settings, "teacher", None) is None
-
-
-def check_length(limit: int, config: EncoderConfig, setting: str = "max_seq_length") -> None:
-    """Check that an encoder has enough positions for a task's sequences.
-
-    Raises:
-        SettingsError: it has fewer than `limit` (the value of `setting`) positions.
-    """
-    if limit > config.max_seqlen:
-        raise SettingsError(
-            f"{setting}={limit} is more than the {config.max_seqlen} tokens that the "
-            f"encoder's max_position_embeddings={config.max_position_embeddings} has room for"
-        )
-
-
-def check_stride(stride: int | None, max_seq_length: int) -> None:
-    """Check that windows overlap or adjoin; None is valid.
-
-    Raises:
-        SettingsError: a window is shorter than `stride`, so that tokens would be in no window.
-    """
-    if stride is not None and stride > max_seq_length:
-        raise SettingsError(
-            f"stride={stride} is more than max_seq_length={max_seq_length}: tokens between two "
-            "windows would be lost"
-        )
 
 
 class LabelledTask(Task[ExampleT]):
@@ -169,15 +139,8 @@ class LabelledTask(Task[ExampleT]):
 
     @classmethod
     def user_settings(cls) -> type[TaskSettings]:
-        """Return the settings that a user gives: all but detected ones, and how tables are
-        read."""
+        """Return the settings that a user gives: not the detected ones, but how tables are read."""
         return _user_settings(cls.settings_class)
-
-    @classmethod
-    def user_settings_in(cls, settings: Settings) -> TaskSettings:
-        """Return the user's settings of the task, from those of a run."""
-        fields = cls.user_settings().model_fields
-        return cls.user_settings().parse(settings.model_dump(include=set(fields)))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
@@ -339,12 +302,7 @@ class LabelledTask(Task[ExampleT]):
         return cls(tokenizer, cls.settings_class.parse(values))
 
     @classmethod
-    def settings_from_rows(
-        cls,
-        rows: Rows,  # noqa: ARG003
-        columns: RoleColumns,  # noqa: ARG003
-        settings: Any,  # noqa: ARG003
-    ) -> dict[str, Any]:
+    def settings_from_rows(cls, rows: Rows, columns: RoleColumns, settings: Any) -> dict[str, Any]:  # noqa: ARG003
         """Return the settings that come from the training rows, such as the names of the labels.
 
         Args:

@@ -34,8 +34,6 @@ from .example import LabelledExample, Tokens
 from .labelled import (
     LabelledTask,
     TaskSettings,
-    check_length,
-    check_stride,
     detected_setting,
 )
 
@@ -73,6 +71,19 @@ _ROLES = (
 )
 TEXTS = _TextSchema(*_ROLES)
 VALUED_TEXTS = _ValueSchema(*_ROLES)
+
+
+def check_stride(stride: int | None, max_seq_length: int) -> None:
+    """Check that windows overlap or adjoin; None is valid.
+
+    Raises:
+        SettingsError: a window is shorter than `stride`, so that tokens would be in no window.
+    """
+    if stride is not None and stride > max_seq_length:
+        raise SettingsError(
+            f"stride={stride} is more than max_seq_length={max_seq_length}: tokens between two "
+            "windows would be lost"
+        )
 
 
 class TextSettings(TaskSettings):
@@ -125,7 +136,7 @@ class TextSettings(TaskSettings):
         Raises:
             SettingsError: the encoder has fewer positions than `max_seq_length`.
         """
-        check_length(self.max_seq_length, config)
+        config.check_length(self.max_seq_length)
         if self.classifier_pooling is None:
             return config
         return config.with_values(classifier_pooling=self.classifier_pooling)

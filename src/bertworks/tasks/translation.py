@@ -36,7 +36,7 @@ from ..nn.layers import Dropout, promote_to_float32
 from ..nn.losses import linear_cross_entropy
 from ..packed import Batch, Packed
 from .example import LabelledExample, Tokens, pack, sort_sequences
-from .labelled import LabelledTask, check_length
+from .labelled import LabelledTask
 from .network import Network
 from .task import DisplayValue, Evaluator, Outputs, Prediction
 
@@ -142,7 +142,7 @@ class TranslationTask(LabelledTask[LabelledExample]):
                 that the decoder does not support: two-way, with rotary positions, with bottlenecks,
                 or with embeddings narrower than its hidden size.
         """
-        check_length(self.settings.max_seq_length, config)
+        config.check_length(self.settings.max_seq_length)
         has_hidden_width = config.per_direction_config.embedding_width == config.hidden_size
         if not has_hidden_width or config.positions == "rotary" or config.bottleneck is not None:
             raise SettingsError(

@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from ..labelled import TaskSettings, check_stride, detected_setting
+from ..labelled import TaskSettings, detected_setting
+from ..texts import check_stride
 
 SpanLoss = Literal["mean", "sum"]
 Softmax = Literal["sequence", "passage"]

@@ -32,7 +32,7 @@ from ...text.windows import segment_windows
 from ..array_network import ArrayNetwork, compute_in_chunks
 from ..evaluators import ScoredEvaluator
 from ..example import pack, sort_sequences
-from ..labelled import LabelledTask, TaskSettings, check_length
+from ..labelled import LabelledTask, TaskSettings
 from ..probabilities import log_softmax
 from ..task import DisplayValue, Evaluator, Outputs, Prediction
 from .answers import SCHEMA, USUAL_COLUMNS, has_ignored_answers, read_answers
@@ -165,12 +165,12 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         from .network import AnsweringNetwork
 
         settings = self.settings
-        check_length(settings.max_seq_length, config)
+        config.check_length(settings.max_seq_length)
         config = config.with_global_tokens("question", self.tokenizer.id_of("sep"))
         return AnsweringNetwork(config, settings.dropout, settings.span_loss, settings.softmax)
 
     def head_layouts(self, config: EncoderConfig) -> Mapping[str, HeadLayout]:
-        check_length(self.settings.max_seq_length, config)
+        config.check_length(self.settings.max_seq_length)
         return {SPANS.name: token_layout(config, 2)}
 
     def compute(self, network: ArrayNetwork, batch: Batch) -> dict[str, NDArray[Any]]:

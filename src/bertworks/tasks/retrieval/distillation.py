@@ -30,7 +30,6 @@ from ...nn.config import EncoderConfig
 from ...packed import Batch
 from ...text.tokenizer import Tokenizer
 from ..example import LabelledExample, collate_labelled
-from ..labelled import check_length
 from .network import RetrievalNetwork
 from .settings import RetrievalSettings
 from .task import RetrievalTask
@@ -120,7 +119,7 @@ class StudentTask(RetrievalTask):
             return super().network(config)
         if self.settings.is_sparse or self.settings.is_late:
             raise SettingsError(f"pooling={self.pooling}: a teacher's vectors are dense")
-        check_length(self.settings.max_seq_length, config)
+        config.check_length(self.settings.max_seq_length)
         return StudentNetwork(config, self.settings, self._axes)
 
     @property

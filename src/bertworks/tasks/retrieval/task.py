@@ -32,7 +32,7 @@ from ...text.encoding import Encoding, TokenIds
 from ...text.tokenizer import Tokenizer
 from ..array_network import ArrayNetwork, compute_in_chunks
 from ..example import LabelledExample, Tokens
-from ..labelled import LabelledTask, TaskSettings, check_length
+from ..labelled import LabelledTask, TaskSettings
 from ..labels import read_finite_number
 from ..task import DisplayValue, Evaluator, Outputs, Prediction, Task
 from .columns import (
@@ -272,9 +272,9 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         from .network import RetrievalNetwork
         from .sparse_network import SparseNetwork
 
-        check_length(self.settings.max_seq_length, config)
+        config.check_length(self.settings.max_seq_length)
         if self.settings.is_late:
-            check_length(self.settings.query_length, config, "query_length")
+            config.check_length(self.settings.query_length, "query_length")
             return LateInteractionNetwork(config, self.settings, self._form.skipped_ids)
         if self.settings.is_sparse:
             if config.attention != "bidirectional":
@@ -287,7 +287,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         return RetrievalNetwork(config, self.settings)
 
     def head_layouts(self, config: EncoderConfig) -> Mapping[str, HeadLayout] | None:
-        check_length(self.settings.max_seq_length, config)
+        config.check_length(self.settings.max_seq_length)
         return None if self.settings.is_sparse or self.settings.is_late else {}
 
     def compute(self, network: ArrayNetwork, batch: Batch) -> dict[str, NDArray[Any]]:

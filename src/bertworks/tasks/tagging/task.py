@@ -31,7 +31,7 @@ from ...text.tokenizer import Tokenizer
 from ..array_network import ArrayNetwork
 from ..evaluators import ScoredEvaluator
 from ..example import pack, sort_sequences
-from ..labelled import LabelledTask, TaskSettings, check_length
+from ..labelled import LabelledTask, TaskSettings
 from ..labels import build_label_entries, warn_about_misspellings
 from ..probabilities import cross_entropy_sum, log_softmax
 from ..task import DisplayValue, Evaluator, Outputs, Prediction
@@ -149,7 +149,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
         return build_label_entries(self.labels)
 
     def head_layouts(self, config: EncoderConfig) -> Mapping[str, HeadLayout]:
-        check_length(self.settings.max_seq_length, config)
+        config.check_length(self.settings.max_seq_length)
         return {TAGS.name: token_layout(config, len(self.settings.labels))}
 
     def compute(self, network: ArrayNetwork, batch: Batch) -> dict[str, NDArray[Any]]:
@@ -157,7 +157,7 @@ class TaggingTask(LabelledTask[TaggingExample]):
         return {"logits": network.head(TAGS.name, labelled, None)}
 
     def network(self, config: EncoderConfig) -> TaggingNetwork:
-        check_length(self.settings.max_seq_length, config)
+        config.check_length(self.settings.max_seq_length)
         from .network import TaggingNetwork
 
         return TaggingNetwork(config, len(self.settings.labels), self.settings.dropout)
