@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Unpack
 
-from ..errors import DataError, SettingsError
+from ..errors import BertworksError, DataError, SettingsError
 from ..jobs.journal import Journal
 from ..jobs.parallel import Workers
 from ..jobs.parts import Part
@@ -29,7 +29,7 @@ from ..settings.keywords import PrepareKeywords
 from ..text.files import write_definition
 from ..text.tokenizer import Tokenizer
 from ..utils.atomic_writes import write_file
-from ..utils.directories import make_directory
+from ..utils.directories import LOCK_NAME, is_empty_directory, make_directory
 from ..utils.formatting import escape_surrogates
 from ..utils.outputs import locked_output
 from .documents import read_documents
@@ -91,8 +91,9 @@ def prepare(
     Raises:
         DataError: the corpus is missing, not valid or holds no text; or `out` holds a corpus of
             other settings or other texts.
-        OutputError: `out` holds something else, cannot be written (finished shards are kept), is
-            being written by another process, or is, contains or is inside an input.
+        OutputError: `out` cannot be written (finished shards are kept), is being written by another
+            process, or is, contains or is inside an input.
+        BertworksError: `out` holds something else.
     """
     reading, others = CorpusOptions.split(settings)
     corpus_options, options = CorpusOptions.parse(reading), PrepareSettings.parse(others)
@@ -126,8 +127,7 @@ def prepare(
         **options.model_dump(),
     )
     inputs = [*paths_of(corpus), tokenizer_path, *exclude]
-    marks = (MANIFEST, JOURNAL)
-    with locked_output(out, inputs, kind="directory", overwrite=overwrite, marks=marks):
+    with locked_output(out, inputs, kind="directory", overwrite=overwrite or None):
         run = _Run(Path(out), job, tokenizer, counts, progress)
         return run.make(batches(documents, options.shard_bytes, counts), Workers(workers, on))
 
@@ -168,6 +168,7 @@ class _Run:
     def make(self, todo: Iterator[TextBatch], workers: Workers) -> Manifest:
         """Make all missing shards, and the manifest."""
         directory, settings = self._directory, self._job.settings
+        _check_ours(directory)
         for path in directory.glob(".*.new"):  # left by a killed process
             path.unlink()
         if (directory / MANIFEST).exists():
@@ -274,6 +275,24 @@ class _Run:
         self._progress.bytes_read = counts.bytes_read
         self._show()
         return manifest
+
+
+def _check_ours(directory: Path) -> None:
+    """Check that a directory is empty or holds only a prepared corpus, finished or not.
+
+    The journal is no mark by itself: that of a run has the same name.
+    """
+    names = {path.name for path in directory.iterdir()}
+    own_names = {LOCK_NAME, TOKENIZER, EXCLUDED_FILE, JOURNAL}
+    is_unfinished = JOURNAL in names and all(
+        name in own_names or name.endswith((".arrow", ".new")) for name in names
+    )
+    if not (MANIFEST in names or is_unfinished or is_empty_directory(directory)):
+        raise BertworksError(
+            "the directory is not empty, and holds no prepared corpus",
+            where=str(directory),
+            fix="Choose another --out.",
+        )
 
 
 def _source_record(source: CorpusSource) -> SourceRecord:
