@@ -12,6 +12,7 @@ import bertworks as bw
 from bertworks.analysis.retrieval.answering import answer_questions
 from bertworks.analysis.retrieval.bm25 import BM25Index
 from bertworks.analysis.retrieval.store import VectorStore
+from bertworks.serving import service
 from tests.cli.conftest import fails
 from tests.serving.conftest import Running
 
@@ -103,6 +104,21 @@ def test_corpus_refuses_what_has_no_meaning(library: Running, body: Any, says: s
     response = library.http.post("/answer", json=body)
     assert 400 <= response.status_code < 500
     assert says in response.text
+
+
+@pytest.mark.parametrize(("limit", "count"), [(len(PASSAGES), 0), (len(PASSAGES) - 1, 1)])
+def test_large_file_as_a_corpus_is_logged(
+    directories: dict[str, str],
+    start: Callable[..., Any],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: int,
+    count: int,
+) -> None:
+    monkeypatch.setattr(service, "_LARGE_CORPUS", limit)
+    with start({"answering": directories["answering"]}, corpus=PASSAGES):
+        pass
+    assert caplog.text.count("the corpus is read again for each answer") == count
 
 
 def test_server_without_a_corpus_says_so(server: Running) -> None:

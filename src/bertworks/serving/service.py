@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_LARGE_CORPUS = 100_000
+"""A corpus with more texts, read again for each answer, takes most of an answer's time."""
+
 _MAX_VIEWS = 32
 """The most views of the explorer that wait or run at a time."""
 
@@ -113,7 +116,16 @@ class Service:
             self.models.load_all(require_all=self.settings.require_all)
         if self._open_corpus is not None:
             self.corpus = self._open_corpus()
+            self._log_large_corpus(self.corpus)
         self.ready = True
+
+    def _log_large_corpus(self, corpus: TextIndex) -> None:
+        from ..analysis.retrieval.store import VectorStore
+
+        if len(corpus) > _LARGE_CORPUS and not isinstance(corpus, VectorStore):
+            fix = "make a store of the texts (bertworks index), and serve this as the corpus"
+            event = "the corpus is read again for each answer"
+            log(logging.WARNING, event, texts=len(corpus), fix=fix)
 
     async def load(self, key: Hashable, load: Callable[[], T]) -> T:
         """Return the result of `load`, which runs once, in a thread, for all that wait for it.
