@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -51,7 +50,8 @@ class ProcessGroup:
         """Wrap the network so that its backward pass averages gradients over the group."""
         if self.world == 1 or is_sharded(network):
             return network
-        # A task may leave parameters unused (the pooler, without next-sentence prediction).
+        # A task may leave parameters unused (the pooler, without next-sentence prediction). If it
+        # leaves none, PyTorch writes a warning, which is not one of Python's, on standard error.
         return DistributedDataParallel(network, find_unused_parameters=True)
 
     def backward_context(
@@ -158,10 +158,7 @@ def process_group(
             ) from error
     group = ProcessGroup(dist.get_rank(), dist.get_world_size(), device)
     try:
-        with warnings.catch_warnings():
-            # PyTorch has to search for unused parameters (see `wrap`), and warns if it finds none.
-            warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
-            yield group
+        yield group
     except RuntimeError as error:
         if isinstance(error, dist.DistError) or "gloo" in str(error):
             raise group.timeout_error(timeout) from error
