@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from bertworks.cli import app
-from bertworks.errors import SettingsError
+from bertworks.errors import CheckpointError, SettingsError
 from bertworks.serving import models
 from bertworks.serving.logs import LOG
 from bertworks.serving.models import parse_sources
@@ -330,6 +330,20 @@ def test_model_that_another_program_replaces_while_it_is_loaded_is_refused(
     monkeypatch.setattr(models, "use", replace)
     with pytest.raises(models.UnavailableModelError, match="was changed while it was read"):
         models.Models({"m": str(folder)}).get()
+
+
+def test_network_of_a_served_model_is_not_read_from_changed_files(
+    directories: dict[str, str], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(directories["encoder"], tmp_path / "m"))
+    served = models.Models({"m": str(folder)}, backend="native")
+    loaded_model = served.get()
+    file = folder / "model.safetensors"
+    save_file({name: tensor * 2 for name, tensor in load_file(file).items()}, file)
+    with pytest.raises(CheckpointError, match="the files of 'm' have changed since it was loaded"):
+        _ = loaded_model.network_model
+    served.swap_in(served.load_again())
+    assert served.get().network_model is not None
 
 
 @pytest.mark.parametrize("backend", ["torch", "native"])

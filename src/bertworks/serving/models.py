@@ -16,7 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..checkpoints.locate import check_model, locate_with_adapter
-from ..checkpoints.weight_files import digest_weights, list_weight_files, unchanged_files
+from ..checkpoints.weight_files import (
+    digest_weights,
+    list_weight_files,
+    state_of,
+    unchanged_files,
+)
 from ..errors import (
     BertworksError,
     CheckpointError,
@@ -266,6 +271,16 @@ class Models:
             digests = thread.map(digest_weights, directories)
             model = open_model(backend=self._backend)
             digest = "+".join(digests)
+            states = [*map(state_of, files)]
+
+        def load_network() -> Model:
+            with unchanged_files(files):
+                if [*map(state_of, files)] != states:
+                    what = f"the files of {name!r} have changed since it was loaded"
+                    raise CheckpointError(what, fix="Load it again (SIGHUP).")
+                network_model: Model = open_model(backend="torch")
+                return network_model
+
         loaded_model = LoadedModel(
             name,
             source,
@@ -273,7 +288,7 @@ class Models:
             Prompts.from_directory(model_directory, model.sentence),
             self._settings,
             digest,
-            partial(open_model, backend="torch"),
+            load_network,
         )
         self._check_fits(loaded_model)
         loaded_model.warm_up()
