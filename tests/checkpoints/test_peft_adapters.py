@@ -138,6 +138,8 @@ def test_an_adapter_brings_its_head(tmp_path: Path) -> None:
     [
         ({"peft_type": "IA3"}, "peft_type is 'IA3', which is not supported"),
         ({"use_dora": True}, "use_dora is not supported"),
+        ({"alpha_pattern": {"query(": 2}}, "alpha_pattern is not valid .missing \\)"),
+        ({"lora_alpha": None}, "lora_alpha or alpha_pattern is not valid"),
         ({"base_model_name_or_path": None}, "the adapter does not name its base model"),
     ],
 )

@@ -220,6 +220,7 @@ def test_texts_are_converted_to_lower_case(write: Write, strips_accents: bool | 
             {"processing_kwargs": {"text": {"add_special_tokens": False}}},
             "processing_kwargs is .* not supported",
         ),
+        ("sentence_bert_config.json", {"processing_kwargs": ["text"]}, "processing_kwargs is"),
         ("sentence_bert_config.json", {"query_length": 4}, "query_length is 4, which is for late"),
         ("config_sentence_transformers.json", {"truncate_dim": 0}, "truncate_dim is 0, not a num"),
         (

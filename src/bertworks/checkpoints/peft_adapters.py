@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..errors import CheckpointError, truncate_repr
+from ..errors import CheckpointError, first_line, truncate_repr
 from .family import Family
 from .locate import ADAPTER_CONFIG
 from .weight_files import read_json
@@ -91,7 +91,7 @@ def merge_adapter(
                 where=str(directory),
                 fix="Merge the adapter with peft, and save the whole model.",
             )
-        change = high @ low * _scale(config, module, low)
+        change = high @ low * _scale(config, module, low, where)
         # A row of a table of embeddings is an input; rows of other matrices are outputs.
         if "A" not in pair or config.get("fan_in_fan_out"):
             change = change.T
@@ -151,12 +151,18 @@ def _own_rows(name: str, family: Family, tensors: Mapping[str, Tensor]) -> tuple
     return with_prefix if own[0] not in tensors and with_prefix[0] in tensors else own
 
 
-def _scale(config: Mapping[str, Any], module: str, low: Tensor) -> float:
-    """The factor of a module's change; `alpha_pattern` may name another alpha for some modules."""
-    alpha = config.get("lora_alpha", 8)
-    for pattern, value in (config.get("alpha_pattern") or {}).items():
-        if re.fullmatch(rf"(.*\.)?({pattern})", module):
-            alpha = value
-            break
+def _scale(config: Mapping[str, Any], module: str, low: Tensor, where: str) -> float:
+    """The factor of a module's change; `alpha_pattern` may name another alpha for some modules.
+
+    Raises:
+        CheckpointError: the alpha is not a number, or the patterns are none.
+    """
+    patterns = config.get("alpha_pattern") or {}
+    try:
+        matches = (patterns[key] for key in patterns if re.fullmatch(rf"(.*\.)?({key})", module))
+        alpha = float(next(matches, config.get("lora_alpha", 8)))
+    except (re.error, TypeError, ValueError) as error:
+        what = f"lora_alpha or alpha_pattern is not valid ({first_line(error)})"
+        raise CheckpointError(what, where=where) from None
     rank = low.shape[0]
     return float(alpha / rank**0.5 if config.get("use_rslora") else alpha / rank)

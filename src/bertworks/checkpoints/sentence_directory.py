@@ -102,7 +102,7 @@ def read_limits(directory: Path) -> Mapping[str, Any]:
     file = next((file for file in files_of_limits if file.exists()), None)
     limits = {} if file is None else read_json(file)
     options = limits.get("processing_kwargs") or {}
-    if any(options.get(kind) for kind in ("text", "common")):
+    if not isinstance(options, Mapping) or options.get("text") or options.get("common"):
         raise CheckpointError(
             f"processing_kwargs is {truncate_repr(options)}, which is not supported",
             where=str(file),
