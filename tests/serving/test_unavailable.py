@@ -336,14 +336,14 @@ def test_network_of_a_served_model_is_not_read_from_changed_files(
     directories: dict[str, str], tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(directories["encoder"], tmp_path / "m"))
-    served = models.Models({"m": str(folder)}, backend="native")
-    loaded_model = served.get()
+    server_models = models.Models({"m": str(folder)}, backend="native")
+    loaded_model = server_models.get()
     file = folder / "model.safetensors"
     save_file({name: tensor * 2 for name, tensor in load_file(file).items()}, file)
     with pytest.raises(CheckpointError, match="the files of 'm' have changed since it was loaded"):
         _ = loaded_model.network_model
-    served.swap_in(served.load_again())
-    assert served.get().network_model is not None
+    server_models.swap_in(server_models.load_again())
+    assert server_models.get().network_model is not None
 
 
 @pytest.mark.parametrize("backend", ["torch", "native"])
