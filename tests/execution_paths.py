@@ -153,7 +153,7 @@ PATHS: dict[str, Callable[[], list[str]]] = {
 }
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")
+    warnings.simplefilter("ignore")  # the list of files alone is printed
     for name in sys.argv[1:] or PATHS:
         files = PATHS[name]()
         print(f"{name}: {len(files)} files", *files, sep="\n  ")

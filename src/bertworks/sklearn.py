@@ -25,7 +25,7 @@ _validation: Any = import_optional("sklearn.utils.validation", "metrics", "bertw
 _COLUMNS = {"text_column": "text", "label_column": "label"}
 
 
-class _TextEstimator(_base.BaseEstimator):  # type: ignore[misc]
+class _TextEstimator(_base.BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Reads X, and tells scikit-learn that it is texts."""
 
     def __sklearn_tags__(self) -> Any:
@@ -79,7 +79,7 @@ class TextEncoder(_base.TransformerMixin, _TextEstimator):  # type: ignore[misc]
     ) -> None:
         self.model, self.device, self.settings = model, device, settings
 
-    def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002, N803
+    def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
         """Load the model.
 
         Raises:
@@ -90,7 +90,7 @@ class TextEncoder(_base.TransformerMixin, _TextEstimator):  # type: ignore[misc]
         self.model_ = load(self.model, device=self.device)
         return self
 
-    def transform(self, X: Any) -> NDArray[np.float32]:  # noqa: N803
+    def transform(self, X: Any) -> NDArray[np.float32]:
         """Return vectors `[texts, width]`."""
         _validation.check_is_fitted(self)
         vectors: NDArray[np.float32] = self.model_.embed(
@@ -201,7 +201,7 @@ class TextClassifier(_base.ClassifierMixin, _FinetunedEstimator):  # type: ignor
     # each value of y is a class
     _fixed_settings: ClassVar[Mapping[str, Any]] = {**_COLUMNS, "no_label": ""}
 
-    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
+    def fit(self, X: Any, y: Any) -> Self:
         """Fine-tune on texts and their classes.
 
         Raises:
@@ -215,13 +215,13 @@ class TextClassifier(_base.ClassifierMixin, _FinetunedEstimator):  # type: ignor
         self._finetune(texts, [f"class {index}" for index in indices])
         return self
 
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return probabilities `[texts, classes]`, in the order of `classes_`."""
         predictions = self._predictions(X)
         names = [f"class {index}" for index in range(len(self.classes_))]
         return np.array([[one["probabilities"][name] for name in names] for one in predictions])
 
-    def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
+    def predict(self, X: Any) -> NDArray[Any]:
         """Return the most probable class of each text."""
         best = self.predict_proba(X).argmax(1)
         classes: NDArray[Any] = self.classes_[best]
@@ -233,7 +233,7 @@ class TextRegressor(_base.RegressorMixin, _FinetunedEstimator):  # type: ignore[
 
     _task = "regression"
 
-    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
+    def fit(self, X: Any, y: Any) -> Self:
         """Fine-tune on texts and their values.
 
         Raises:
@@ -245,6 +245,6 @@ class TextRegressor(_base.RegressorMixin, _FinetunedEstimator):  # type: ignore[
         self._finetune(texts, values.tolist())
         return self
 
-    def predict(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
+    def predict(self, X: Any) -> NDArray[np.float64]:
         """Return the value of each text."""
         return np.array([one["value"] for one in self._predictions(X)])

@@ -34,7 +34,7 @@ def measure_run(folder: Path, words: Sequence[str]) -> None:
 
     The weights are counted: they are there before.
     """
-    warnings.simplefilter("ignore")
+    warnings.simplefilter("ignore")  # of a run that is too short
     torch.set_num_threads(1)
     fit = pretrain.fit
 
@@ -61,7 +61,7 @@ def measure_sharded(folder: Path, words: Sequence[str]) -> None:
 
     The other seven are made up: what they would send is not sent, but has its memory.
     """
-    warnings.simplefilter("ignore")
+    warnings.simplefilter("ignore")  # of a run that is too short
     torch.set_num_threads(1)
     # Freed memory goes back at once, or else its gaps would be counted.
     for threshold in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):

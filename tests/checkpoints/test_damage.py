@@ -320,7 +320,7 @@ def test_parts_of_several_types_are_put_together(models: Path, tmp_path: Path) -
     ],
 )
 @pytest.mark.parametrize("is_zip", [True, False])
-@pytest.mark.filterwarnings("ignore")
+@pytest.mark.filterwarnings("ignore")  # of what damage leaves, in any words
 def test_a_pickles_tensors_are_stored_whole(
     models: Path, tmp_path: Path, make: Any, is_zip: bool
 ) -> None:
@@ -354,7 +354,7 @@ def flip_bytes(rng: random.Random, content: bytes, end: int) -> bytes:
         ("tensorflow", "bert_model.ckpt.index", 10**9),
     ],
 )
-@pytest.mark.filterwarnings("ignore")
+@pytest.mark.filterwarnings("ignore")  # of what damage leaves, in any words
 def test_flipped_bits_are_refused_or_read(
     models: Path, tmp_path: Path, name: str, file: str, end: int, seed: int
 ) -> None:

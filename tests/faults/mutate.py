@@ -175,7 +175,7 @@ def read_many(
     from bertworks.errors import BertworksError
 
     read: Reader = getattr(importlib.import_module("tests.faults.test_mutated"), reader)
-    warnings.simplefilter("ignore")
+    warnings.simplefilter("ignore")  # of damaged files, in thousands
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 1)
     os.dup2(null, 2)

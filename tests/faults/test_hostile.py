@@ -86,7 +86,7 @@ def array(value: object) -> bytes:
 @pytest.mark.parametrize("is_nested", [False, True])
 @pytest.mark.parametrize("serialize", [zip_of, old, pickle.dumps, script])
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "a.bin"])
-@pytest.mark.filterwarnings("ignore")
+@pytest.mark.filterwarnings("ignore")  # of PyTorch, about old files
 def test_a_pickle_is_not_run(
     model: Path, tmp_path: Path, serialize: Callable[[object], bytes], is_nested: bool, name: str
 ) -> None:

@@ -47,7 +47,7 @@ def test_vectors_equal_those_of_sentence_transformers(minilm, directory, data_di
     first, second, scores = (column[:rows] for column in sts_dev(data_dir))
     theirs = SentenceTransformer(str(directory), device="cpu")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # of sentence-transformers
         expected = [theirs.encode(texts, batch_size=64) for texts in (first, second)]
     own = [minilm.embed(texts) for texts in (first, second)]
     for mine, other in zip(own, expected, strict=True):
@@ -166,7 +166,7 @@ def test_poolings_of_sentence_encoders_are_read(minilm, tmp_path, theirs, ours, 
     assert model.sentence.pooling == ours
     texts = ["A cat.", "A visually stunning rumination on love"]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # of sentence-transformers
         other = SentenceTransformer(str(tmp_path / "m"), device="cpu").encode(texts)
     assert np.abs(model.embed(texts) - other).max() < 1e-5
 
@@ -225,7 +225,7 @@ def test_lower_case_is_as_in_sentence_transformers(minilm, tmp_path):
     cased = bw.Tokenizer.from_vocabulary(minilm.tokenizer.pieces, lowercase=False)
     cased.save(tmp_path / "m", overwrite=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # of sentence-transformers
         theirs = SentenceTransformer(str(tmp_path / "m"), device="cpu").encode(texts)
     own = bw.load(tmp_path / "m", device="cpu").embed(texts)
     assert np.abs(own - theirs).max() < 1e-5

@@ -30,7 +30,7 @@ TEXTS = [
 
 def auto_tokenizer(directory: Path):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # of transformers
         from transformers import AutoTokenizer
 
         return AutoTokenizer.from_pretrained(directory)

@@ -430,7 +430,7 @@ def test_pairs_are_framed_as_by_hugging_face(data_dir):
     file = data_dir / "vocab" / "bert-base-uncased-vocab.txt"
     ours = Tokenizer.load(file)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # of transformers
         from transformers import BertTokenizer
 
         theirs = BertTokenizer(vocab=str(file))

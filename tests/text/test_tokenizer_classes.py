@@ -58,7 +58,7 @@ def assert_same_again(tokenizer: Tokenizer, model_type: str, directory: Path, **
 
 def open_in_transformers(directory: Path):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # of transformers
         return transformers.AutoTokenizer.from_pretrained(directory)
 
 

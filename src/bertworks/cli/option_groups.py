@@ -71,7 +71,7 @@ def with_groups(function: Callable[..., Any]) -> Callable[..., Any]:
 
     in_order = arguments | own_parameters | group_parameters
     signature = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in in_order.values()]
-    run.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]  # typer reads it
     run.__annotations__ = {each.name: each.annotation for each in signature}
     run.__name__, run.__doc__ = function.__name__, text
     return run

@@ -123,6 +123,7 @@ class SpladeEmbedder(SparseEmbedder):
                 edges = packed.cu_seqlens.tolist()
                 for index, text in enumerate(part):
                     vector = self._vector(form, hidden[edges[index] : edges[index + 1]])
+                    # The function is called in this turn of the loop.
                     check_finite(vector[None], lambda _: place(text.index))  # noqa: B023
                     (columns,) = vector.nonzero(as_tuple=True)
                     values = vector[columns]

@@ -59,6 +59,7 @@ PAPER = "CoNLL-2003"
 FINE_TUNED = "fine-tuned"
 
 
+# The class is made here.
 class FeatureAblationSettings(TaggingTask.user_settings()):  # type: ignore[misc]
     """Settings of the comparison; each row of the table is a mean over the seeds."""
 

@@ -159,6 +159,7 @@ def _at_blank(model: Model, text: str) -> torch.Tensor:
     tokenizer = model.tokenizer
     (one,) = tokenizer.encode_batch([text], max_length=128, typed_mask=True)
     packed = Packed.from_arrays([one.input_ids]).to(next(model.network.parameters()).device)
+    # Only models with this head are looked at.
     logits: torch.Tensor = model.network.mlm_head(model.encoder(packed))  # type: ignore[operator]
     return logits[int((packed.input_ids == tokenizer.mask_id).nonzero()[0, 0])].softmax(-1)
 

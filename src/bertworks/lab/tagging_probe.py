@@ -162,6 +162,7 @@ class ProbeTask(TaggingTask):
         super().__init__(task.tokenizer, task.settings)
         self.states, self.choice, self.lstm = states, choice, lstm
 
+    # Of another class.
     def network(self, config: EncoderConfig) -> ProbeNetwork:  # type: ignore[override]
         """Return a new network for the states of an encoder."""
         return ProbeNetwork(config.hidden_size, len(self.settings.labels), self.choice, self.lstm)
@@ -243,6 +244,7 @@ def _fill(
         with inference(network, engine) as form:
             for layer, hidden in enumerate(form.encoder.hidden_states(batch.packed)):
                 vectors = hidden[batch.targets["positions"]]
+                # The function is called in this turn of the loop.
                 check_finite(vectors, lambda at: _row_of(batch, at))  # noqa: B023
                 states.values[layer, pieces] = vectors.float().cpu().numpy()
 

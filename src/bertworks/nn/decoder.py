@@ -113,6 +113,7 @@ class Decoder(nn.Module):
     ) -> list[CrossAttentionKeysValues]:
         """Compute each layer's keys and values of the encoder's output."""
         attentions = [layer.cross_attention for layer in self.layers]
+        # All layers of a decoder have such attention.
         return [attention.project_source(source, layout) for attention in attentions]  # type: ignore[union-attr,operator]
 
     def forward(

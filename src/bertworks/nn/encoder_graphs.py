@@ -248,7 +248,7 @@ class _Graph:
         # Other threads may use the device meanwhile.
         self._options: dict[str, Any] = {"pool": pool, "capture_error_mode": "thread_local"}
         self._forward = torch.cuda.CUDAGraph()
-        stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # PyTorch's
         stream.wait_stream(torch.cuda.current_stream())
         with torch.random.fork_rng([inputs.input_ids.device]), torch.cuda.stream(stream):
             self._warm_up(compute)

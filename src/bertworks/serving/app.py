@@ -113,6 +113,7 @@ def make_app(
             allow_headers=("*",),
             expose_headers=("x-request-id", "traceparent", "retry-after"),
         )
+    # As FastAPI documents it.
     app.openapi = make_openapi(app, service, EXAMPLES)  # type: ignore[method-assign]
     return app
 

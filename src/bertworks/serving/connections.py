@@ -194,6 +194,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
+    # Of TCP.
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.connection = self.open_connections.attach_transport(transport)
         super().connection_made(transport)

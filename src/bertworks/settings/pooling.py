@@ -65,4 +65,4 @@ SentencePooling = Annotated[
 def modes_of(pooling: str) -> tuple[PoolingMode, ...]:
     """The modes whose vectors a pooling puts side by side."""
     modes: Any = tuple(pooling.split("+"))
-    return modes  # type: ignore[no-any-return]
+    return modes  # type: ignore[no-any-return]  # the settings check the names

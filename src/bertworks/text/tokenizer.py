@@ -381,7 +381,7 @@ class Tokenizer(TokenizerPieces):
                 assert max_length is not None
                 name = row_name(number, where)
                 part, _ = truncated(ids[::step], None, max_length, special, truncation, where=name)
-                ids = part[::step]  # noqa: PLW2901
+                ids = part[::step]  # noqa: PLW2901  # shortened
             sequences.append(TokenIds(np.concatenate([start, ids, end]), excess))
         return sequences
 

@@ -112,7 +112,7 @@ class JiebaSplitter(WordSplitter):
                     continue
                 for part in _ISOLATION.normalize_str(word).split():
                     yield start, start + len(part)
-                    start += len(part)  # noqa: PLW2901
+                    start += len(part)  # noqa: PLW2901  # of the next part
 
         return spans
 
@@ -144,6 +144,7 @@ class _SplitWords(Definition):
 
     def description(self) -> Mapping[str, Any]:
         settings = {"class": self.splitter.class_name, **self.splitter.settings()}
+        # The other base class has this method.
         return {**super().description(), "splitter": settings}  # type: ignore[safe-super]
 
     def correct(self, text: str, *, where: str) -> tuple[str, Origin]:

@@ -54,7 +54,7 @@ def determinism(is_on: bool) -> Iterator[None]:
     """
     was_deterministic = torch.are_deterministic_algorithms_enabled()
     if is_on:
-        was_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        was_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # PyTorch's
         if was_used and _CUBLAS_SETTING not in os.environ:
             raise SettingsError(
                 "deterministic=true: this process used CUDA before, and cuBLAS reads its setting "

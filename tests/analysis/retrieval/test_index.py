@@ -285,7 +285,7 @@ def test_a_published_cross_encoder_is_one_of_pairs(tmp_path: Path, version: int)
     task = RegressionTask(TOKENIZER, _scoring(PAIR))
     reranker(task).save(tmp_path / "ours")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # of sentence-transformers
         sigmoid = torch.nn.Sigmoid()  # which published ones end with, and ours do not
         theirs = CrossEncoder(str(tmp_path / "ours"), device="cpu", activation_fn=sigmoid)
         theirs.save_pretrained(str(tmp_path / "theirs"))

@@ -66,7 +66,7 @@ class ReplacedTokensNetwork(Network):
         self.discriminator, self.generator, self.weight = discriminator, generator, weight
 
     @property
-    def encoder(self) -> Encoder:  # type: ignore[override]
+    def encoder(self) -> Encoder:  # type: ignore[override]  # a property, which nothing sets
         """The discriminator's encoder."""
         return self.discriminator.encoder
 

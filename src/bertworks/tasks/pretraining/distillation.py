@@ -69,7 +69,7 @@ class DistillationNetwork(Network):
         self.settings = settings
 
     @property
-    def encoder(self) -> Encoder:  # type: ignore[override]
+    def encoder(self) -> Encoder:  # type: ignore[override]  # a property, which nothing sets
         """The student's encoder."""
         return self.student.encoder
 

@@ -58,7 +58,7 @@ class MaskedPermutationNetwork(Network):
         self.model = model
 
     @property
-    def encoder(self) -> Encoder:  # type: ignore[override]
+    def encoder(self) -> Encoder:  # type: ignore[override]  # a property, which nothing sets
         """The model's encoder."""
         return self.model.encoder
 

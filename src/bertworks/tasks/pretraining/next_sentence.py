@@ -45,6 +45,7 @@ class NextSentenceTask(PretrainingTask):
         instances = InstanceSettings(format="segment-pair")
         return cls(checkpoint.tokenizer, instances, max_length=checkpoint.config.max_seqlen)
 
+    # Of another class.
     def network(self, config: EncoderConfig) -> NextSentenceNetwork:  # type: ignore[override]
         """A new network."""
         from .network import NextSentenceNetwork
