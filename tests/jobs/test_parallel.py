@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from bertworks.errors import BertworksError, DataError, SettingsError
+from bertworks.jobs import parallel
 from bertworks.jobs.parallel import Workers, _without_main
 
 pytestmark = pytest.mark.usefixtures("new_workers")
@@ -70,6 +71,13 @@ def test_results_are_in_order_and_few_parts_are_on_their_way(workers: int, tmp_p
     if workers > 1:
         loads = (tmp_path / "loads").read_text().split()
         assert len(loads) == len(set(loads)) == workers
+
+
+def test_connections_may_be_of_another_class_as_on_windows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "Connection", Path)
+    assert list(Workers(2).map(Work(tmp_path / "loads"), range(3))) == [0, 2, 4]
 
 
 def test_a_worker_that_dies_as_it_begins_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,10 +146,10 @@ class _Pool(Generic[PartT, ResultT]):
                 yield results.pop(num_yielded)
                 num_yielded += 1
             elif busy:
-                for ready in wait(list(busy)):
-                    assert isinstance(ready, Connection)
-                    results[busy.pop(ready)] = self._receive(ready)
-                    idle.append(ready)
+                ready = wait(list(busy))
+                for connection in [one for one in busy if one in ready]:
+                    results[busy.pop(connection)] = self._receive(connection)
+                    idle.append(connection)
             else:
                 return
 
