@@ -23,7 +23,7 @@ FORMAT_VERSION = 4
 MANIFEST = "manifest.json"
 EXCLUDED_FILE = "excluded.jsonl"
 TOKENIZER = "tokenizer"
-JOURNAL = "journal.jsonl"
+JOURNAL = "shards.journal.jsonl"
 
 
 class _Record(BaseModel):

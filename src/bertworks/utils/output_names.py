@@ -26,7 +26,7 @@ _MODEL = (
     *("vocab.txt", "vocab.json", "merges.txt", "bpe.codes", "spiece.model", "spm.model"),
     *("sentencepiece.bpe.model", "sentencepiece.model", "tokenizer_78b3253a26.model"),
 )
-_CORPUS = ("manifest.json", "journal.jsonl", r"shard-.+\.arrow", "excluded.jsonl")
+_CORPUS = ("manifest.json", r"(shards\.)?journal\.jsonl", r"shard-.+\.arrow", "excluded.jsonl")
 _RUN = (
     *("settings.yaml", "sessions.jsonl", "outcome.json", "evaluation.json", "report.html"),
     "tracking.json",
