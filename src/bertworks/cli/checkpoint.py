@@ -156,21 +156,22 @@ def quantize(
         repeats=texts is not None or data is not None,
     ) as replaces:
         fp32_model = model.load("cpu")
+        # Before anything is written: a table that cannot be used leaves no model.
+        vectors = None if texts is None else fp32_model.embed(data=texts, precision="fp32")
+        fp32 = None if data is None else fp32_model.evaluate(data, precision="fp32")
         if calibrate is not None:
             fp32_model.calibrate(data=calibrate)
         directory = fp32_model.save(out, precision="int8", overwrite=replaces)
     int8_model = ModelSource(str(directory), task=model.task).load("cpu")
     facts: dict[str, object] = {}
-    if texts is not None:
-        one = fp32_model.embed(data=texts, precision="fp32")
-        cosines = _cosines(one, int8_model.embed(data=texts, precision="int8"))
+    if vectors is not None:
+        cosines = _cosines(vectors, int8_model.embed(data=texts, precision="int8"))
         facts["cosine"] = f"{cosines.min():.5f} at worst, {cosines.mean():.5f} on average"
-    if data is not None:
-        fp32_metrics = fp32_model.evaluate(data, precision="fp32").metrics
+    if fp32 is not None:
         int8_metrics = int8_model.evaluate(data, precision="int8").metrics
         assert fp32_model.task is not None  # evaluate() needs it
         metric = fp32_model.task.best_metric
-        facts[metric] = f"{int8_metrics[metric]:.4f}, before {fp32_metrics[metric]:.4f}"
+        facts[metric] = f"{int8_metrics[metric]:.4f}, before {fp32.metrics[metric]:.4f}"
     weights = sum(file.stat().st_size for file in Path(directory).glob("*.safetensors")) / 1e6
     fp32_weights = 4 * fp32_model.num_parameters / 1e6
     facts["weights"] = f"{weights:,.1f} MB, {fp32_weights:,.1f} in float32"

@@ -10,7 +10,7 @@ from ..data.manifest import is_corpus
 from ..data.rows import check_table_options
 from ..data.tables import Table
 from ..data.unlabelled import LabelledTableOptions, counted_unlabelled, without_unlabelled
-from ..errors import SettingsError, needs_pytorch_error
+from ..errors import DataError, SettingsError, needs_pytorch_error
 from ..jobs.parallel import Workers
 from ..native.library import set_num_threads, threads_of_worker
 from ..tasks.evaluation import Evaluation
@@ -95,6 +95,8 @@ def _evaluate_table(
     drops = LabelledTableOptions.parse(options).drop_unlabelled
     table_options.pop("drop_unlabelled", None)
     task, rows = open_table(task, table, labelled=True, **table_options)
+    if not rows.sample:
+        raise DataError("there are no rows", where=rows.name)
     if drops and isinstance(task, LabelledTask):
         rows = without_unlabelled(
             rows, task.label_columns, may_have_no_label=task.may_have_no_label
