@@ -326,6 +326,9 @@ def test_unknown_method_is_an_attribute_error():
     [
         ("batch_size", "'batch_tokens'"),
         ("show_progress_bar", "progress="),
+        ("truncate_dim", "dimensions"),
+        ("padding", "Nothing is padded"),
+        ("output_value", "features"),
         ("normalize_embeddings", "'normalize'"),
         ("convert_to_tensor", "torch.from_numpy"),
     ],

@@ -190,6 +190,7 @@ _OTHER_SETTING_NAMES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("per_device_eval_batch_size", "eval_batch_size"), ("batch_tokens",)),
     "batch_size": ("batch_tokens",),
     **dict.fromkeys(("normalize_embeddings", "normalise"), ("normalize",)),
+    **dict.fromkeys(("truncate_dim", "matryoshka_dim"), ("dimensions",)),
     **dict.fromkeys(("pooling_mode", "pooling_strategy"), ("pooling",)),
     **dict.fromkeys(("class_weight", "class_weights"), ("balance_classes",)),
     "gradient_accumulation_steps": ("micro_batch_tokens",),
@@ -225,6 +226,9 @@ _FIXES_OF_UNKNOWN_SETTINGS: Mapping[str, str] = {
         "The task multilabel is for rows with any number of labels",
     ),
     "targets": "Give the words as candidates= (fill_mask)",
+    **dict.fromkeys(("k", "topk", "num_results"), "Give the number of answers as top_k="),
+    "output_value": "The vectors of tokens are those of features",
+    "padding": "Nothing is padded",
     "prompt_name": "Give the prompt's text as prompt=, or is_query=true",
     "load_best_model_at_end": "With dev, the best weights are always kept",
     **dict.fromkeys(

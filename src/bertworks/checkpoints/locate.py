@@ -38,6 +38,9 @@ def local_directory(name: str | Path) -> Path | None:
     return path / "model" if is_run and not (path / "config.json").exists() else path
 
 
+_HUB_PAGE = re.compile(r"https?://?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+(?:/[\w.-]+)?)")
+
+
 def locate(name: str | Path, *, weights: bool = True) -> Path:
     """Return the directory of a model: bundled, local, a run's, or downloaded from the hub.
 
@@ -51,6 +54,9 @@ def locate(name: str | Path, *, weights: bool = True) -> Path:
         DataError: the name is not UTF-8, or another file system cannot be reached.
     """
     check_path_name(name)
+    if page := _HUB_PAGE.match(str(name)):
+        what, fix = "is a page of the hub, not a model's name", f"Give the name: {page[1]}."
+        raise CheckpointError(what, where=str(name), fix=fix)
     if is_remote(name):
         copy = fetch_folder(str(name))
         return local_directory(copy) or copy

@@ -38,7 +38,7 @@ class Part:
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise SettingsError(
                 f"part={text!r} is not valid",
-                fix="Give I/N, I from 1 to N: 2/8, the second of eight.",
+                fix="Give I/N, I from 1 to N, N below a billion: 2/8, the second of eight.",
             )
         return cls(int(match[1]), int(match[2]))
 
