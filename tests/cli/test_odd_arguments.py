@@ -28,6 +28,7 @@ from bertworks.errors import BertworksError, SettingsError
 from bertworks.settings.base import Settings
 from bertworks.settings.yaml_values import read_yaml
 
+from ..crashes import contents
 from .conftest import CPU, World, bertworks, fails
 from .test_outputs import VERBS, Words
 
@@ -225,6 +226,47 @@ def test_checks_come_before_work(
 def test_name_that_no_hub_has_is_a_line(name: str) -> None:
     with pytest.raises(BertworksError, match="no such"):
         bw.load(name)
+
+
+def test_page_of_the_hub_is_not_a_name() -> None:
+    for page in ("https://huggingface.co/a/b", "https://hf.co/a/b/tree/main"):
+        with pytest.raises(BertworksError, match=r"is a page of the hub.* Give the name: a/b\."):
+            bw.load(page)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("fill-mask", "mini", "he", "was"), "fill-mask takes MODEL and TEXT, and 'was' is one"),
+        (("push", "mini", "a/b", "c"), "push takes MODEL and OWNER/NAME, and 'c' is one more"),
+        (("report-environment", "a"), "report-environment takes no arguments, and 'a' is one"),
+    ],
+)
+def test_word_that_is_one_too_many_is_named(words: tuple[str, ...], says: str) -> None:
+    result = bertworks(*words)
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"error: {says}")
+
+
+@pytest.mark.parametrize("option", ["--texts", "--calibrate", "--data"])
+def test_table_without_rows_leaves_no_quantized_model(
+    world: World, tmp_path: Path, option: str
+) -> None:
+    (tmp_path / "a.tsv").write_text("text\tlabel\n")
+    words = ("quantize", world.classifier, "--out", tmp_path / "model", option, tmp_path / "a.tsv")
+    fails(*words, says="a.tsv: ")
+    assert not (tmp_path / "model").exists()
+
+
+def test_run_is_not_an_unfinished_corpus(world: World, tmp_path: Path) -> None:
+    run = shutil.copytree(world.classifier, tmp_path / "run")
+    files_before = contents(run)
+    pretrain = ("pretrain", "tiny", f"data={run}", "--out", tmp_path / "new")
+    fails(*pretrain, says="this is not a prepared corpus")
+    prepare = ("prepare", world.corpus, "--tokenizer", world.vocab, "--out", run)
+    fails(*prepare, says="already exists")
+    assert contents(run) == files_before
 
 
 @pytest.mark.parametrize("verb", ["vocab", "prepare"])

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ..errors import SettingsError, suggest_verb
+from ..errors import SettingsError, suggest_verb, truncate_repr
 from ..settings.verbs import VERB_SETTINGS, VERBS
 from ..utils.environment import SERVE_PREFIX, check_environment
 from . import verb_settings
@@ -104,15 +104,11 @@ class Verb(TyperCommand):
             ctx.exit(2)
         if self.name in VERB_SETTINGS:
             args = self._without_settings(ctx, args)
-            self._check_repetitions(ctx, args)
-            return super().parse_args(ctx, args)
         self._check_repetitions(ctx, args)
-        words = [arg for arg in args if verb_settings.is_assignment(arg)]
         try:
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, [*args])  # which are removed from the list
         except UsageError as error:
-            if extra := [word for word in words if f"extra argument(s) ({word}" in error.message]:
-                ctx.fail(f"{self.name} takes no settings, but got {extra[0]}")
+            self._explain_extra_word(ctx, args, error.message)
             raise
 
     def make_context(
@@ -128,6 +124,21 @@ class Verb(TyperCommand):
                 return super().invoke(ctx)
         finally:
             current_verb.reset(token)
+
+    def _explain_extra_word(self, ctx: Any, args: list[str], message: str) -> None:
+        """Fail with our words if click's message is that a word is one too many."""
+        words = [arg for arg in args if f"extra argument(s) ({arg}" in message]
+        if not words:
+            return
+        word = max(words, key=len)
+        if verb_settings.is_assignment(word):
+            ctx.fail(f"{self.name} takes no settings, but got {word}")
+        names = [param.metavar for param in self.params if param.param_type_name == "argument"]
+        expected = " and ".join(names) or "no arguments"
+        ctx.fail(
+            f"{self.name} takes {expected}, and {truncate_repr(word)} is one more. Put a text with "
+            "spaces in quotes."
+        )
 
     def _check_repetitions(self, ctx: Any, args: list[str]) -> None:
         """Fail if an option is given twice, of which click would use the last value.
