@@ -133,7 +133,7 @@ class Verb(TyperCommand):
         word = max(words, key=len)
         if verb_settings.is_assignment(word):
             ctx.fail(f"{self.name} takes no settings, but got {word}")
-        names = [param.metavar for param in self.params if param.param_type_name == "argument"]
+        names = [str(one.metavar) for one in self.params if one.param_type_name == "argument"]
         expected = " and ".join(names) or "no arguments"
         ctx.fail(
             f"{self.name} takes {expected}, and {truncate_repr(word)} is one more. Put a text with "

@@ -167,7 +167,7 @@ def quantize(
     if vectors is not None:
         cosines = _cosines(vectors, int8_model.embed(data=texts, precision="int8"))
         facts["cosine"] = f"{cosines.min():.5f} at worst, {cosines.mean():.5f} on average"
-    if fp32 is not None:
+    if data is not None and fp32 is not None:
         int8_metrics = int8_model.evaluate(data, precision="int8").metrics
         assert fp32_model.task is not None  # evaluate() needs it
         metric = fp32_model.task.best_metric
