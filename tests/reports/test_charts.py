@@ -122,6 +122,11 @@ def test_bars_are_means_from_top_to_bottom() -> None:
     assert np.array(drawing.dots()) == pytest.approx(dots, abs=0.01)
 
 
+def test_a_single_value_is_a_dot() -> None:
+    assert charts.draw([charts.Curve("training", [4], [0.5])]).count("<circle") == len(charts.SIZES)
+    assert "<circle" not in charts.draw([charts.Curve("training", [4, 8], [0.5, 1])])
+
+
 def test_a_metric_without_values_is_an_empty_chart() -> None:
     """A correlation of equal numbers is not defined, so a run may have logged none."""
     curves = [charts.Curve("held out", [1, 2], [None, None], "second", dots=True)]

@@ -335,7 +335,7 @@ def draw(curves: Sequence[Curve], *, percent: bool = False, zero: bool = False) 
         points = [(float(step), value) for step, value in pairs if value is not None]
         width = 1.0 if curve.colour == "faint" else 1.8
         chart.line(points, curve.colour, name=curve.name, width=width, is_dashed=curve.is_dashed)
-        if curve.dots:
+        if curve.dots or len(points) == 1:  # a line through one point is not drawn
             chart.dots(points, curve.colour)
     return chart.svg()
 
