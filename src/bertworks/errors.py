@@ -227,6 +227,7 @@ _FIXES_OF_UNKNOWN_SETTINGS: Mapping[str, str] = {
     ),
     "targets": "Give the words as candidates= (fill_mask)",
     **dict.fromkeys(("k", "topk", "num_results"), "Give the number of answers as top_k="),
+    **dict.fromkeys(("num_labels", "n_classes"), "The labels are found in the rows"),
     "output_value": "The vectors of tokens are those of features",
     "padding": "Nothing is padded",
     "prompt_name": "Give the prompt's text as prompt=, or is_query=true",
