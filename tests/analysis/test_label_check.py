@@ -37,6 +37,14 @@ def make_rows() -> list[dict[str, str]]:
     ]
 
 
+def test_rows_without_a_label_are_counted() -> None:
+    rows = [*make_rows(), {"text": "a cat", "label": ""}, {"text": "a cow", "label": " "}]
+    with pytest.raises(
+        DataError, match=r"is empty, as in 2 of 42 rows\. Label such rows, or remove"
+    ):
+        check_labels("mini", rows, device="cpu")
+
+
 def test_suspects_are_those_of_cleanlab() -> None:
     generator = np.random.default_rng(7)
     gold = generator.integers(0, 4, 200)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ..data.rows import LocatedRow, Rows, check_table_options, text_of
 from ..data.tables import Table, read_rows, reiterable
+from ..data.unlabelled import counted_unlabelled
 from ..errors import DataError
 from ..inference.settings import TextProbeSettings
 from ..loading import load
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     import torch
 
     from ..model import Model
+
+_LABEL = "Label such rows, or remove them."
 
 
 @dataclass(frozen=True)
@@ -227,7 +230,8 @@ def open_labelled_texts(
     options = ClassificationSettings(
         text_column=settings.text_column, label_column=settings.label_column
     )
-    task = ClassificationTask.from_table(tokenizer, rows, options)
+    with counted_unlabelled(rows, fix=_LABEL):
+        task = ClassificationTask.from_table(tokenizer, rows, options)
     if task.settings.pair_column is not None:
         raise DataError(
             f"the rows are pairs of texts: {task.columns_text}",
@@ -242,7 +246,8 @@ def _read_labelled_texts(task: ClassificationTask, table: Rows) -> LabelledTexts
     gold = GoldRows(task, table)
     rows = list(gold.rows)
     texts = [text_of(row.values, text_column, row.where) for row in rows]
-    labels = [task.read_label(row.values, label_column, row.where) for row in rows]
+    with counted_unlabelled(table, fix=_LABEL):
+        labels = [task.read_label(row.values, label_column, row.where) for row in rows]
     if not texts:
         raise DataError("there are no rows", where=table.name)
     gold.warn()

@@ -38,18 +38,19 @@ class UnlabelledError(DataError):
 
 
 @contextmanager
-def counted_unlabelled(*tables: Rows) -> Iterator[None]:
+def counted_unlabelled(*tables: Rows, fix: str = _DROP) -> Iterator[None]:
     """Within the block, complete the error about a row without a label: with the number of them.
 
     Args:
         tables: the tables that are read; the error names a row of one of them.
+        fix: what to do about such rows.
     """
     try:
         yield
     except UnlabelledError as error:
         table = next((t for t in tables if str(error.where).startswith(t.name)), None)
         count = "" if table is None else _count_missing(table, error.column)
-        raise DataError(f"{error.what}{count}", where=error.where, fix=_DROP) from None
+        raise DataError(f"{error.what}{count}", where=error.where, fix=fix) from None
 
 
 def _count_missing(table: Rows, column: str) -> str:
