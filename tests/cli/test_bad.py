@@ -45,7 +45,7 @@ from .conftest import CPU, SMALL, World, bertworks, fails, succeeds
         (["fill-mask", "m", "[MASK]", "--top-k", "0"], "--top-k"),
         (["next-sentence", "m", "a"], "missing argument 'B'"),
         (["tokenize", "m"], "TEXT"),
-        (["demo", "now"], "unexpected extra argument"),
+        (["demo", "now"], "demo takes no arguments, but got 'now'"),
         (["lab", "x"], "'WHAT': 'x' is not one of 'list', "),
     ],
 )

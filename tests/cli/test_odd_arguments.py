@@ -239,7 +239,7 @@ def test_page_of_the_hub_is_not_a_name() -> None:
     [
         (("fill-mask", "mini", "he", "was"), "fill-mask takes MODEL and TEXT, and 'was' is one"),
         (("push", "mini", "a/b", "c"), "push takes MODEL and OWNER/NAME, and 'c' is one more"),
-        (("report-environment", "a"), "report-environment takes no arguments, and 'a' is one"),
+        (("report-environment", "a"), "report-environment takes no arguments, but got 'a'"),
     ],
 )
 def test_word_that_is_one_too_many_is_named(words: tuple[str, ...], says: str) -> None:

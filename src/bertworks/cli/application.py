@@ -134,10 +134,11 @@ class Verb(TyperCommand):
         if verb_settings.is_assignment(word):
             ctx.fail(f"{self.name} takes no settings, but got {word}")
         names = [str(one.metavar) for one in self.params if one.param_type_name == "argument"]
-        expected = " and ".join(names) or "no arguments"
+        if not names:
+            ctx.fail(f"{self.name} takes no arguments, but got {truncate_repr(word)}")
         ctx.fail(
-            f"{self.name} takes {expected}, and {truncate_repr(word)} is one more. Put a text with "
-            "spaces in quotes."
+            f"{self.name} takes {' and '.join(names)}, and {truncate_repr(word)} is one more. Put "
+            "a text with spaces in quotes."
         )
 
     def _check_repetitions(self, ctx: Any, args: list[str]) -> None:
