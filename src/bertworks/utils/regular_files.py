@@ -40,8 +40,7 @@ def check_regular_file(path: str | os.PathLike[str]) -> None:
     Raises:
         OSError: it is a pipe, a device or a directory, or cannot be looked at.
     """
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+    _check_mode(os.stat(path).st_mode, os.fspath(path))
 
 
 def why_no_file(path: str, expected: str = "file or folder") -> str:
@@ -58,10 +57,19 @@ def open_regular_file(path: str, flags: int) -> int:
         OSError: it cannot be opened, or is not a regular file.
     """
     descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    try:
+        _check_mode(os.fstat(descriptor).st_mode, path)
+    except OSError:
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is not a regular file", path)
+        raise
     return descriptor
+
+
+def _check_mode(mode: int, path: str) -> None:
+    if stat.S_ISDIR(mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
 
 
 def read_content(path: Path, error: type[BertworksError]) -> bytes:
