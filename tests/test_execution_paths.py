@@ -7,7 +7,7 @@ import pytest
 from tests.execution_paths import PATHS
 
 # Numbers of files. Lower a limit when a way becomes shorter.
-_LIMITS = {"text": 14, "request": 19, "row": 32}
+_LIMITS = {"text": 14, "request": 19, "row": 33}
 
 
 @pytest.mark.long

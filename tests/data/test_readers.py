@@ -139,6 +139,18 @@ def test_folders_and_globs_are_read_in_order(tmp_path: Path) -> None:
     assert paragraphs(tmp_path / "b.txt", tmp_path / "a") == [["b.txt"], ["a/b.txt"], ["a/c.txt"]]
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_record_with_a_repeated_key_is_skipped_alone(tmp_path: Path, name: str) -> None:
+    records = ['{"text": "A", "text": "B"}', '{"text": "C", "meta": {"k": 1, "k": 2}}']
+    content = "\n".join(records) if name == "a.jsonl" else f"[{','.join(records)}]"
+    (tmp_path / name).write_text(content)
+    counts = ReadCounts()
+    assert paragraphs(tmp_path / name, skip_bad=True, counts=counts) == [["C"]]
+    assert counts.num_skipped_by_kind == {"bad JSON": 1}
+    with pytest.raises(DataError, match="the key 'text' occurs twice"):
+        paragraphs(tmp_path / name)
+
+
 def test_special_files_in_a_folder_are_refused_or_skipped(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("A")
     os.mkfifo(tmp_path / "b.txt")

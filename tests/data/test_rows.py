@@ -166,9 +166,9 @@ def test_standard_input_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             "a.jsonl",
             '{"a": "x"}\n{"a": "y", "a": "z"}\n',
-            ":2: JSON that cannot be read: the key 'a'",
+            ":2: the key 'a' occurs twice. Keep one of them.",
         ),
-        ("a.json", '[{"a": "y", "a": "z"}]', ": JSON that cannot be read: the key 'a'"),
+        ("a.json", '[{"a": "y", "a": "z"}]', ", row 1: the key 'a' occurs twice. Keep one"),
         ("a.jsonl", '{"text": "x"}\n["y"]\n', ":2: a JSON list, not an object"),
         ("a.jsonl", "[" * 100_000, ":1: JSON that cannot be read"),
         ("a.jsonl", "\n", ": the file is empty"),
@@ -188,6 +188,14 @@ def test_malformed_files_are_refused(
     with pytest.raises(DataError) as caught:
         list(read_rows(write(tmp_path / name, content)))
     assert str(caught.value).startswith(f"{tmp_path / name}{message}")
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_repeated_keys_of_values_that_nobody_reads_are_allowed(tmp_path: Path, name: str) -> None:
+    record = '{"text": "a b", "meta": {"k": 1, "k": 2}}'
+    content = record + "\n" if name == "a.jsonl" else f'{{"data": [{record}], "v": 1, "v": 2}}'
+    file = write(tmp_path / name, content)
+    assert [row.values["text"] for row in read_rows(file)] == ["a b"]
 
 
 def test_two_columns_of_one_name_in_parquet(tmp_path: Path) -> None:

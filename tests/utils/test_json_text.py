@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
-from bertworks.utils.json_files import MAX_DEPTH, parse_json
+from bertworks.utils.json_files import MAX_DEPTH, RepeatedKeys, parse_json
 
 pytestmark = pytest.mark.light
 
@@ -39,11 +40,22 @@ def test_invalid_json_is_a_value_error(text: str | bytes) -> None:
     "text", ['{"a": 1, "b": {"c": 1}, "d": {"c": 2}}', '[{"a": 1}, {"a": 2}]', "{}"]
 )
 def test_keys_of_other_objects_are_distinct(text: str) -> None:
-    assert parse_json(text, distinct_keys=True) == json.loads(text)
+    value = parse_json(text, mark_repeated_keys=True)
+    assert value == json.loads(text) and not isinstance(value, RepeatedKeys)
 
 
-@pytest.mark.parametrize("text", ['{"a": 1, "a": 1}', '[{"b": {"a": 1, "c": 2, "a": 3}}]'])
-def test_repeated_key_is_named(text: str) -> None:
-    with pytest.raises(ValueError, match="the key 'a' occurs twice"):
-        parse_json(text, distinct_keys=True)
-    assert parse_json(text) == json.loads(text)
+def test_object_with_a_repeated_key_is_marked() -> None:
+    text = '{"b": {"a": 1, "c": 2, "a": 3}}'
+    value = parse_json(text, mark_repeated_keys=True)
+    assert value == json.loads(text)
+    assert isinstance(value["b"], RepeatedKeys) and not isinstance(value, RepeatedKeys)
+    assert str(value["b"].error("f")) == "f: the key 'a' occurs twice. Keep one of them."
+    assert type(parse_json(text)["b"]) is dict
+
+
+def test_repeated_key_of_a_large_object_is_found_in_linear_time() -> None:
+    keys = [f'"{number}": 0' for number in range(100_000)]
+    begin = time.process_time()
+    value = parse_json(f"{{{', '.join([*keys, keys[-1]])}}}", mark_repeated_keys=True)
+    assert value.key == "99999"
+    assert time.process_time() - begin < 5  # minutes, when each key was compared with all others

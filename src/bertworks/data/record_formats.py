@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import DataError, truncate_repr
-from ..utils.json_files import parse_json
+from ..utils.json_files import RepeatedKeys, parse_json
 from .lines import LINE_SIZE, Lines, too_long
 from .nested_rows import holds_choices, rows_in_record
 from .questions import holds_questions, questions_of
@@ -164,7 +164,9 @@ def read_json_document(lines: Lines, name: str, reading: Reading) -> Iterator[Lo
             yield from questions_of(row, name, number)
             continue
         where = f"{name}, row {number}"
-        if isinstance(row, dict):
+        if isinstance(row, RepeatedKeys):
+            reading.skip("bad JSON", row.error(where))
+        elif isinstance(row, dict):
             yield from rows_in_record(row, name, number, where, reading.counts)
         else:
             reading.bad("bad JSON", f"a JSON {type(row).__name__}, not an object", where=where)
@@ -179,7 +181,7 @@ def parse_document(lines: Lines, name: str, reading: Reading) -> Any:
         if size > limit:
             raise too_long("document", limit, name)
     try:
-        return parse_json("".join(parts), distinct_keys=True)
+        return parse_json("".join(parts), mark_repeated_keys=True)
     except json.JSONDecodeError as error:
         raise DataError(f"not valid JSON: {error.msg}", where=f"{name}:{error.lineno}") from None
     except ValueError as error:
@@ -211,7 +213,7 @@ def read_json_lines(lines: Lines, name: str, reading: Reading) -> Iterator[Locat
 
 def _json_object(line: str, where: str) -> dict[str, Any]:
     try:
-        value = parse_json(line, distinct_keys=True)
+        value = parse_json(line, mark_repeated_keys=True)
     except json.JSONDecodeError as error:
         what = f"not valid JSON: {error.msg} (column {error.colno})"
         raise DataError(what, where=where, fix=_ONE_A_LINE) from None
@@ -223,6 +225,8 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
             where=where,
             fix=_ONE_A_LINE,
         )
+    if isinstance(value, RepeatedKeys):
+        raise value.error(where)
     return value
 
 

@@ -6,11 +6,12 @@ import json
 import math
 import os
 import zlib
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import BertworksError, truncate_repr
+from ..errors import BertworksError, DataError, truncate_repr
 from .atomic_writes import write_file
 from .regular_files import read_content
 
@@ -101,24 +102,36 @@ or crash.
 """
 
 
-def parse_json(text: str | bytes, *, distinct_keys: bool = False) -> Any:
+class RepeatedKeys(dict[str, Any]):
+    """An object in which a key occurs twice: the last value counts, as for most programs."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        (self.key, _), *_ = Counter(key for key, _ in pairs).most_common(1)
+
+    def error(self, where: str) -> DataError:
+        """The error of a reader that needs one value."""
+        what = f"the key {truncate_repr(self.key)} occurs twice"
+        return DataError(what, where=where, fix="Keep one of them.")
+
+
+def parse_json(text: str | bytes, *, mark_repeated_keys: bool = False) -> Any:
     """Parse a JSON text.
 
     Args:
-        distinct_keys: whether a key that occurs twice in an object is an error; otherwise its last
-            value counts, as for Python and most other programs.
+        mark_repeated_keys: whether objects in which a key occurs twice are `RepeatedKeys`.
 
     Raises:
         ValueError: it is not valid JSON, not UTF-8, nested deeper than `MAX_DEPTH`, or has a number
-            of too many digits, or a key twice.
+            of too many digits.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8")
     try:
-        value = json.loads(text, object_pairs_hook=_distinct if distinct_keys else None)
+        value = json.loads(text, object_pairs_hook=_object_of if mark_repeated_keys else None)
     except RecursionError:
         raise _depth_error() from None
-    except (json.JSONDecodeError, RepeatedKeyError):
+    except json.JSONDecodeError:
         raise
     except ValueError:  # Python's limit, with advice for programmers
         raise ValueError("a number has too many digits") from None
@@ -127,23 +140,15 @@ def parse_json(text: str | bytes, *, distinct_keys: bool = False) -> Any:
     return value
 
 
-class RepeatedKeyError(ValueError):
-    """A key occurs twice in an object."""
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     items = dict(pairs)
-    if len(items) < len(pairs):
-        keys = [key for key, _ in pairs]
-        second = next(key for at, key in enumerate(keys) if key in keys[:at])
-        raise RepeatedKeyError(f"the key {truncate_repr(second)} occurs twice")
-    return items
+    return items if len(items) == len(pairs) else RepeatedKeys(pairs)
 
 
 def _check_depth(value: Any) -> None:
     """Check, level by level, that a value is not nested too deeply."""
     level: list[Any] = [[value]]
-    containers = frozenset((dict, list))
+    containers = frozenset((dict, list, RepeatedKeys))
     for _ in range(MAX_DEPTH + 1):
         wholes = (whole.values() if isinstance(whole, dict) else whole for whole in level)
         # A vocabulary has no containers, but tens of thousands of parts.

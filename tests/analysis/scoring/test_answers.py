@@ -152,7 +152,7 @@ QUESTIONS = rows_of({"q0": ["cat"], "q1": ["x"]})
         ("[]", "answers.json: a JSON list, not an object"),
         (
             '{"q0": "a", "q0": "b"}',
-            "cannot be read: the key 'q0' occurs twice",
+            "the key 'q0' occurs twice",
         ),
         ('{"q0": 5}', "answers.json: expected a text, got int 5 of the question 'q0'"),
         ('{"q0": null}', "expected a text, got NoneType None of the question 'q0'"),

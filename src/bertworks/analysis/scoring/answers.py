@@ -15,7 +15,7 @@ from ...tasks.answering.answers import SCHEMA, has_ignored_answers, read_answers
 from ...tasks.answering.scores import AnsweringScores
 from ...tasks.evaluation import Evaluation
 from ...tasks.measures import Location
-from ...utils.json_files import parse_json
+from ...utils.json_files import RepeatedKeys, parse_json
 from ...utils.regular_files import read_bytes
 
 T = TypeVar("T", str, float)
@@ -135,7 +135,7 @@ def _short(value: Any) -> str:
 def _json_object(path: str) -> dict[str, Any]:
     """Read the object in a JSON file; no key may occur twice."""
     try:
-        value = parse_json(read_bytes(path, limit=1 << 32), distinct_keys=True)
+        value = parse_json(read_bytes(path, limit=1 << 32), mark_repeated_keys=True)
     except OSError as error:
         raise DataError(f"cannot be read ({error.strerror})", where=path) from None
     except UnicodeDecodeError:
@@ -150,4 +150,6 @@ def _json_object(path: str) -> dict[str, Any]:
             where=path,
             fix='It must hold one value for each id: {"id": …}.',
         )
+    if isinstance(value, RepeatedKeys):
+        raise value.error(path)
     return value
