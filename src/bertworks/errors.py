@@ -226,7 +226,9 @@ _FIXES_OF_UNKNOWN_SETTINGS: Mapping[str, str] = {
         "The task multilabel is for rows with any number of labels",
     ),
     "targets": "Give the words as candidates= (fill_mask)",
-    **dict.fromkeys(("k", "topk", "num_results"), "Give the number of answers as top_k="),
+    **dict.fromkeys(
+        ("k", "topk", "num_results"), "The number of answers is --top-k (in Python top_k=)"
+    ),
     **dict.fromkeys(("num_labels", "n_classes"), "The labels are found in the rows"),
     "output_value": "The vectors of tokens are those of features",
     "padding": "Nothing is padded",

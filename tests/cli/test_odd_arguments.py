@@ -232,6 +232,11 @@ def test_page_of_the_hub_is_not_a_name() -> None:
     for page in ("https://huggingface.co/a/b", "https://hf.co/a/b/tree/main"):
         with pytest.raises(BertworksError, match=r"is a page of the hub.* Give the name: a/b\."):
             bw.load(page)
+    with pytest.raises(BertworksError, match=r"Give the name: bert-base-uncased\."):
+        bw.load("https://huggingface.co/bert-base-uncased/tree/main")
+    with pytest.raises(BertworksError, match="is a page of the hub") as error:
+        bw.load("https://huggingface.co/datasets/a/b")
+    assert "Give the name" not in str(error.value)
 
 
 @pytest.mark.parametrize(

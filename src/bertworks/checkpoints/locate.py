@@ -38,7 +38,11 @@ def local_directory(name: str | Path) -> Path | None:
     return path / "model" if is_run and not (path / "config.json").exists() else path
 
 
-_HUB_PAGE = re.compile(r"https?://?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+(?:/[\w.-]+)?)")
+_HUB_PAGE = re.compile(
+    r"https?://?(?:www\.)?(?:huggingface\.co|hf\.co)/"
+    r"(?:(?!(?:datasets|spaces|models|docs|blog)\b)"
+    r"([\w.-]+(?:/(?!(?:tree|blob|resolve|discussions|commits)\b)[\w.-]+)?))?"
+)
 
 
 def locate(name: str | Path, *, weights: bool = True) -> Path:
@@ -55,7 +59,8 @@ def locate(name: str | Path, *, weights: bool = True) -> Path:
     """
     check_path_name(name)
     if page := _HUB_PAGE.match(str(name)):
-        what, fix = "is a page of the hub, not a model's name", f"Give the name: {page[1]}."
+        what = "is a page of the hub, not a model's name"
+        fix = f"Give the name: {page[1]}." if page[1] else None
         raise CheckpointError(what, where=str(name), fix=fix)
     if is_remote(name):
         copy = fetch_folder(str(name))

@@ -9,6 +9,7 @@ They are merged on loading: `W + scale · B A`. Source: Hu et al. (2021), "LoRA"
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -159,9 +160,13 @@ def _scale(config: Mapping[str, Any], module: str, low: Tensor, where: str) -> f
     """
     patterns = config.get("alpha_pattern") or {}
     try:
+        if not isinstance(patterns, Mapping):
+            raise TypeError("the patterns are not an object")
         matches = (patterns[key] for key in patterns if re.fullmatch(rf"(.*\.)?({key})", module))
         alpha = float(next(matches, config.get("lora_alpha", 8)))
-    except (re.error, TypeError, ValueError) as error:
+        if not math.isfinite(alpha):
+            raise ValueError("it is not finite")
+    except (re.error, TypeError, ValueError, OverflowError) as error:
         what = f"lora_alpha or alpha_pattern is not valid ({first_line(error)})"
         raise CheckpointError(what, where=where) from None
     rank = low.shape[0]

@@ -278,10 +278,7 @@ class _Run:
 
 
 def _check_ours(directory: Path) -> None:
-    """Check that a directory is empty or holds only a prepared corpus, finished or not.
-
-    The journal is no mark by itself: that of a run has the same name.
-    """
+    """Check that a directory is empty or holds only a prepared corpus, finished or not."""
     names = {path.name for path in directory.iterdir()}
     own_names = {LOCK_NAME, TOKENIZER, EXCLUDED_FILE, JOURNAL}
     is_unfinished = JOURNAL in names and all(

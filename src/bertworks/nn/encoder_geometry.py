@@ -173,8 +173,7 @@ class EncoderGeometry(EncoderSettings):
         """
         if limit > self.max_seqlen:
             raise SettingsError(
-                f"{setting}={limit} is more than the {self.max_seqlen} tokens that the encoder's "
-                f"max_position_embeddings={self.max_position_embeddings} has room for"
+                f"{setting}={limit} is more than the encoder's {self.max_seqlen} tokens"
             )
 
     @property

@@ -123,7 +123,7 @@ class Service:
         from ..analysis.retrieval.store import VectorStore
 
         if len(corpus) > _LARGE_CORPUS and not isinstance(corpus, VectorStore):
-            fix = "make a store of the texts (bertworks index), and serve this as the corpus"
+            fix = "make a store (bertworks index MODEL STORE), and serve it with --retriever MODEL"
             event = "the corpus is read again for each answer"
             log(logging.WARNING, event, texts=len(corpus), fix=fix)
 

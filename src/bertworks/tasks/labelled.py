@@ -143,6 +143,12 @@ class LabelledTask(Task[ExampleT]):
         return _user_settings(cls.settings_class)
 
     @classmethod
+    def user_settings_in(cls, settings: Settings) -> TaskSettings:
+        """Return the user's settings of the task, from those of a run."""
+        fields = cls.user_settings().model_fields
+        return cls.user_settings().parse(settings.model_dump(include=set(fields)))
+
+    @classmethod
     def from_dict(cls, values: Mapping[str, Any], tokenizer: Tokenizer) -> Self:
         settings = cls.settings_class.parse(values)
         needed = [role.option for role in cls.schema.roles if not (role.optional or role.of_label)]

@@ -71,8 +71,7 @@ class LabelledData:
             BertworksError: the metrics need a package that is not installed.
         """
         check_share(dev)
-        user_settings = kind.user_settings()
-        options = user_settings.parse(settings.model_dump(include=set(user_settings.model_fields)))
+        options = kind.user_settings_in(settings)
         assert isinstance(options, LabelledTableOptions), "how tables are read"
         if isinstance(train, str) and train == "-":
             raise DataError("training rows cannot be read from standard input", fix="Give a file.")
