@@ -239,7 +239,13 @@ def test_shortened_vectors_are_the_first_numbers(model, out, normalize):
 
 
 def test_vectors_are_not_shortened_to_more_than_they_have(model):
-    with pytest.raises(SettingsError, match="dimensions=49 is more than the 48 numbers"):
-        model.embed(["a"], dimensions=49)
+    for dimensions in (49, "49", "99999"):
+        with pytest.raises(SettingsError, match=f"dimensions={dimensions} is more than the 48 num"):
+            model.embed(["a"], dimensions=dimensions)
+    assert model.embed(["a"], dimensions="16").shape == (1, 16)
+    native = bw.load("mini", backend="native")
+    assert native.embed(["a"], dimensions="16").shape == (1, 16)
+    with pytest.raises(SettingsError, match="dimensions=99999 is more than"):
+        native.embed(["a"], dimensions="99999")
     with pytest.raises(SettingsError, match="dimensions: sparse vectors"):
         bw.load("mini", device="cpu").embed(["a"], pooling="splade-max", dimensions=4)

@@ -372,7 +372,7 @@ class VectorEmbedder(TextEmbedder):
             what = f"quantization=binary needs a multiple of 8 numbers, not {width}"
             raise SettingsError(what, fix="Choose dimensions, or quantization=int8.")
 
-    def with_dimensions(self, dimensions: int | None) -> Self:
+    def with_dimensions(self, dimensions: int | str | None) -> Self:
         """Check the dimensions that a user asks for, if any.
 
         More in a model's files (`truncate_dim`) have no effect, as in sentence-transformers.
@@ -380,8 +380,9 @@ class VectorEmbedder(TextEmbedder):
         Raises:
             SettingsError: there are more than a vector has numbers.
         """
-        if dimensions is not None and dimensions > self._width:
-            what = f"dimensions={dimensions} is more than the {self._width} numbers of a vector"
+        asked = None if dimensions is None else self.settings.dimensions  # a text is parsed there
+        if asked is not None and asked > self._width:
+            what = f"dimensions={asked} is more than the {self._width} numbers of a vector"
             raise SettingsError(what)
         return self
 
