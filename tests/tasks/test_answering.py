@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -378,6 +379,38 @@ def test_answers_of_impossible_questions_are_counted_and_ignored():
     with pytest.warns(BertworksWarning, match="2 question.* is_impossible have answers, which"):
         evaluation = scoring.score("answering", questions, predictions={"0": "", "1": "b"})
     assert evaluation.metrics["exact_match"] == 0.2
+
+
+_IGNORED_VALUES = [  # and the number of questions with answers, as rows and as SQuAD's JSON
+    *((value, 0, 0) for value in (None, [], {}, "", [""], [None], -1, True, [["a", 0]], [{}])),
+    *((value, 0, 0) for value in ({"input_text": "a"}, [{"text": None}], [{"text": ""}])),
+    *(({"text": text, "answer_start": [-1]}, 0, 0) for text in ([], "", None, [None])),
+    *((text, 0, 0) for text in ("{'text': [], 'answer_start': []}", '{"text": []}')),
+    *((value, 1, 0) for value in ("no answer", ["a"], [{"answer": "a", "extra": 1}])),
+    *(({"text": ["a"], "answer_start": starts}, 1, 1) for starts in ([], [0], [1.5], ["none"])),
+    ([{"text": "a", "answer_start": "none"}], 1, 1),
+]
+
+
+@pytest.mark.parametrize(("value", "in_rows", "in_squad"), _IGNORED_VALUES, ids=repr)
+def test_answers_of_impossible_questions_need_not_be_valid(value, in_rows, in_squad, tmp_path):
+    one = {"id": "q", "question": "a", "answers": value, "is_impossible": True}
+    other = {**one, "id": "r", "answers": {"text": ["b"], "answer_start": [2]}}
+    questions = [one, {**other, "is_impossible": False}]
+    squad = {"data": [{"paragraphs": [{"context": "a b", "qas": questions}]}]}
+    (tmp_path / "a.json").write_text(json.dumps(squad))
+    rows = [{**question, "context": "a b"} for question in questions]
+    for source, count in ((rows, in_rows), (tmp_path / "a.json", in_squad)):
+        table = read_rows(source)
+        task = make_task().for_table(table, labelled=True)
+        examples = task.examples([values for _, values in table], 0)
+        name = "is_impossible, with answers" if count else "without an answer"
+        assert task.count_targets(examples) == {"answered": 1, name: 1}
+        with warnings.catch_warnings(record=True) as records:
+            warnings.simplefilter("always")
+            evaluation = scoring.score("answering", source, predictions={"q": "", "r": "b"})
+        assert evaluation.metrics["exact_match"] == 1
+        assert sum("is_impossible have answers" in str(one.message) for one in records) == count
 
 
 def test_answers_as_plain_text_are_answered():

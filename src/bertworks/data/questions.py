@@ -80,11 +80,19 @@ def _answers(question: Mapping[str, Any], where: str) -> Any:
         raise DataError(
             f"is_impossible={truncate_repr(is_impossible)} is neither true nor false", where=where
         )
-    if "answers" not in question:
-        return {"text": [], "answer_start": []} if is_impossible else None
-    if isinstance(question["answers"], Mapping):  # lists of texts and starts, as rows have them
-        return question["answers"]
-    answers = _part(question, "answers", list, where)
+    answers = question.get("answers")
+    if isinstance(answers, Mapping):  # lists of texts and starts, as rows have them
+        return answers
+    if is_impossible:  # its answers are only counted, so that they need not be valid
+        answers = [
+            answer
+            for answer in (answers if isinstance(answers, list) else ())
+            if isinstance(answer, Mapping) and isinstance(answer.get("text"), str)
+        ]
+    elif "answers" not in question:
+        return None
+    else:
+        answers = _part(question, "answers", list, where)
     return {
         "text": [_part(answer, "text", str, where) for answer in answers],
         "answer_start": [answer.get("answer_start") for answer in answers],

@@ -111,12 +111,19 @@ def read_answers(
 
 
 def has_ignored_answers(row: Row, columns: Mapping[str, Column], where: str | None) -> bool:
-    """Whether a row has answers although it says that its question has none."""
-    value = row.get(str(columns["answers"]))
-    if _is_nothing(value) or not value or not _is_impossible(row, columns.get("impossible"), where):
+    """Whether a row has answers although it says that its question has none.
+
+    They need not be valid: starts are not read, and a value in another form is no answer.
+    """
+    column = str(columns["answers"])
+    if not _is_impossible(row, columns.get("impossible"), where):
         return False
-    others = {role: column for role, column in columns.items() if role != "impossible"}
-    return bool(read_answers(row, others, where)[0])
+    try:
+        value = _parse_json(row.get(column), (str, Mapping), column, where)
+        texts, _ = _texts_and_starts(value, column, where)
+    except DataError:
+        return False
+    return any(text.strip() for text in texts)
 
 
 def _texts_and_starts(value: Any, column: str, where: str | None) -> tuple[list[str], Any]:
