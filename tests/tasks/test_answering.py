@@ -71,8 +71,11 @@ def test_an_answer_comes_back(words, data):
     answer = "  ".join(words[first : last + 1])
     task = make_task()
     example = task.example(row(context, answer, start), 7)
-    assert example.match == "exact"
-    assume(any(target != (0, 0) for target in example.target))
+    # Windows of 11 tokens of the passage overlap by 6: an answer of 8 may be in none.
+    is_in_window = any(target != (0, 0) for target in example.target)
+    assert is_in_window or len(answer.replace(" ", "")) > 7
+    assert example.match == ("exact" if is_in_window else "in no window")
+    assume(is_in_window)
     batch = task.collate([example]).to("cpu")
     ends = batch.packed.cu_seqlens.tolist()
     logits = torch.zeros(batch.packed.num_tokens, 2)
