@@ -124,7 +124,21 @@ def test_ids_of_a_run_are_checked_before_the_evaluation(
     write_lines(folder / "corpus.jsonl", {"_id": "d 1", "text": "a"}, {"_id": "1", "text": "b"})
     write_lines(folder / "qrels/test.tsv", "q1\td 1\t1", "q1\t1\t0")
     monkeypatch.delattr("bertworks.analysis.retrieval.evaluation.open_index")
-    with pytest.raises(DataError, match="the id 'd 1' has white space"):
+    with pytest.raises(DataError, match=f"{folder}: the id 'd 1' has white space"):
+        evaluate_retrieval({"words": "bm25"}, folder, run_file=tmp_path / "b.run")
+
+
+def test_an_id_with_a_space_that_no_query_finds_is_not_in_the_run(
+    folder: Path, tmp_path: Path
+) -> None:
+    documents = [{"_id": name, "text": name[-1] * 3} for name in ("d1", "d 2", "d3")]
+    write_lines(folder / "corpus.jsonl", *documents)
+    write_lines(folder / "queries.jsonl", {"_id": "q1", "text": "111"})
+    write_lines(folder / "qrels/test.tsv", "q1\td1\t1", "q1\td 9\t0")
+    evaluate_retrieval({"words": "bm25"}, folder, run_file=tmp_path / "a.run")
+    assert read_run(tmp_path / "a.run")["q1"].keys() == {"d1"}
+    write_lines(folder / "queries.jsonl", {"_id": "q1", "text": "111 222"})
+    with pytest.raises(DataError, match="the id 'd 2' has white space"):
         evaluate_retrieval({"words": "bm25"}, folder, run_file=tmp_path / "b.run")
 
 

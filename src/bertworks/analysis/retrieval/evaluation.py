@@ -149,8 +149,10 @@ def evaluate_retrieval(
         raise SettingsError(f"candidates={options.candidates} does nothing without a reranker")
     num_reranked = options.depth + 1 if options.candidates is None else options.candidates
     corpus = JudgedCorpus.read(folder, options.qrels)
-    if run_file is not None:
-        check_ids_of_run(chain(corpus.queries, corpus.document_ids))
+    if run_file is not None:  # whether other documents are found, `write_run` knows
+        judged = set(chain(*corpus.judgements.values()))
+        likely = (name for name in corpus.document_ids if name in judged)
+        check_ids_of_run(chain(corpus.queries, likely), corpus.name)
     depth = min(options.depth + 1, len(corpus.document_ids))  # one may be left out
     queries = list(corpus.queries.values())
     rankings: dict[str, Ranking] = {}

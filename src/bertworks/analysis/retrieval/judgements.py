@@ -225,8 +225,11 @@ def read_candidates(path: str | os.PathLike[str]) -> tuple[Run, bool]:
     return (run, False) if run else (read_run(path), True)
 
 
-def check_ids_of_run(ids: Iterable[str]) -> None:
+def check_ids_of_run(ids: Iterable[str], where: str | None = None) -> None:
     """Check that no id has white space, which separates the fields of TREC's format.
+
+    Args:
+        where: the place that messages name.
 
     Raises:
         DataError: one has.
@@ -234,7 +237,7 @@ def check_ids_of_run(ids: Iterable[str]) -> None:
     for name in ids:
         if len(name.split()) != 1:
             what = f"the id {name!r} has white space, which separates the fields of TREC's format"
-            raise DataError(what, fix="Rename it, or leave the run out.")
+            raise DataError(what, where=where, fix="Rename it, or leave the run out.")
 
 
 def write_run(path: str | os.PathLike[str], run: Run, system: str) -> None:
