@@ -244,6 +244,7 @@ def test_page_of_the_hub_is_not_a_name() -> None:
     [
         (("fill-mask", "mini", "he", "was"), "fill-mask takes MODEL and TEXT, and 'was' is one"),
         (("push", "mini", "a/b", "c"), "push takes MODEL and OWNER/NAME, and 'c' is one more"),
+        (("fill-mask", "mini", "a", "--", "a=b"), "fill-mask takes MODEL and TEXT, and 'a=b' is"),
         (("report-environment", "a"), "report-environment takes no arguments, but got 'a'"),
     ],
 )

@@ -131,7 +131,7 @@ class Verb(TyperCommand):
         if not words:
             return
         word = max(words, key=len)
-        if verb_settings.is_assignment(word):
+        if self.name not in VERB_SETTINGS and verb_settings.is_assignment(word):
             ctx.fail(f"{self.name} takes no settings, but got {word}")
         names = [str(one.metavar) for one in self.params if one.param_type_name == "argument"]
         if not names:
