@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from bertworks.errors import SettingsError
 from bertworks.nn import config_checks, part_settings
 from bertworks.nn.config import EncoderConfig
 
@@ -171,3 +172,21 @@ def test_every_check_of_a_geometry_has_a_case() -> None:
 
 def test_geometry_of_the_cases_is_possible() -> None:
     EncoderConfig.model_validate(GEOMETRY)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({}, "5 is more than the 4 tokens that the encoder's max_position_embeddings=4 has room"),
+        (
+            {"max_position_embeddings": 9, "max_full_attention": 4},
+            "5 is more than the 4 tokens that the encoder can read",
+        ),
+    ],
+)
+def test_length_above_the_limit_names_what_limits_it(values: dict[str, Any], says: str) -> None:
+    config = EncoderConfig.from_size("tiny", vocab_size=9)
+    config = config.with_values(**{"max_position_embeddings": 4, **values})
+    config.check_length(4)
+    with pytest.raises(SettingsError, match=says):
+        config.check_length(5)

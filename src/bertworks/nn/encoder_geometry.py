@@ -172,8 +172,14 @@ class EncoderGeometry(EncoderSettings):
             SettingsError: there are fewer.
         """
         if limit > self.max_seqlen:
+            room = (
+                f"that the encoder's max_position_embeddings={self.max_position_embeddings} has "
+                "room for"
+                if self.max_full_attention is None
+                else "that the encoder can read"
+            )
             raise SettingsError(
-                f"{setting}={limit} is more than the encoder's {self.max_seqlen} tokens"
+                f"{setting}={limit} is more than the {self.max_seqlen} tokens {room}"
             )
 
     @property
