@@ -380,9 +380,9 @@ class VectorEmbedder(TextEmbedder):
         Raises:
             SettingsError: there are more than a vector has numbers.
         """
-        asked = None if dimensions is None else self.settings.dimensions  # a text is parsed there
-        if asked is not None and asked > self._width:
-            what = f"dimensions={asked} is more than the {self._width} numbers of a vector"
+        number = None if dimensions is None else self.settings.dimensions  # a text is parsed there
+        if number is not None and number > self._width:
+            what = f"dimensions={number} is more than the {self._width} numbers of a vector"
             raise SettingsError(what)
         return self
 

@@ -251,8 +251,10 @@ def read_data(file: Path) -> dict[str, Any]:
         DataError: the file cannot be read, or contains neither.
     """
     tree: dict[str, Any] = _parse(_content(file), str(file))
-    found: dict[str, Any] = _validate(tree, LABELLED_DATA if is_labelled(tree) else DATA, str(file))
-    return found
+    summary: dict[str, Any] = _validate(
+        tree, LABELLED_DATA if is_labelled(tree) else DATA, str(file)
+    )
+    return summary
 
 
 def is_labelled(tree: Any) -> bool:
