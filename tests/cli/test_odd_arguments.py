@@ -271,7 +271,7 @@ def test_run_is_not_an_unfinished_corpus(world: World, tmp_path: Path) -> None:
     pretrain = ("pretrain", "tiny", f"data={run}", "--out", tmp_path / "new")
     fails(*pretrain, says="this is not a prepared corpus")
     prepare = ("prepare", world.corpus, "--tokenizer", world.vocab, "--out", run)
-    fails(*prepare, says="holds no prepared corpus")
+    fails(*prepare, says="run: already exists")
     assert contents(run) == files_before
 
 

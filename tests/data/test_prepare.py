@@ -185,7 +185,7 @@ def test_directory_with_another_corpus_is_refused(
         prepare([text, text], out=out, **settings)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "precious").write_text("x")
-    for place, message in (("full", "not empty"), ("full/precious", "not a directory")):
+    for place, message in (("full", "full: already exists"), ("full/precious", "not a directory")):
         with pytest.raises(BertworksError, match=message):
             prepare(text, tokenizer=tokenizer, out=tmp_path / place)
 

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Unpack
 
-from ..errors import BertworksError, DataError, SettingsError
+from ..errors import DataError, SettingsError
 from ..jobs.journal import Journal
 from ..jobs.parallel import Workers
 from ..jobs.parts import Part
@@ -29,7 +29,7 @@ from ..settings.keywords import PrepareKeywords
 from ..text.files import write_definition
 from ..text.tokenizer import Tokenizer
 from ..utils.atomic_writes import write_file
-from ..utils.directories import LOCK_NAME, is_empty_directory, make_directory
+from ..utils.directories import make_directory
 from ..utils.formatting import escape_surrogates
 from ..utils.outputs import locked_output
 from .documents import read_documents
@@ -127,7 +127,8 @@ def prepare(
         **options.model_dump(),
     )
     inputs = [*paths_of(corpus), tokenizer_path, *exclude]
-    with locked_output(out, inputs, kind="directory", overwrite=overwrite or None):
+    marks = (MANIFEST, JOURNAL)
+    with locked_output(out, inputs, kind="directory", overwrite=overwrite, marks=marks):
         run = _Run(Path(out), job, tokenizer, counts, progress)
         return run.make(batches(documents, options.shard_bytes, counts), Workers(workers, on))
 
@@ -168,7 +169,6 @@ class _Run:
     def make(self, todo: Iterator[TextBatch], workers: Workers) -> Manifest:
         """Make all missing shards, and the manifest."""
         directory, settings = self._directory, self._job.settings
-        _check_ours(directory)
         for path in directory.glob(".*.new"):  # left by a killed process
             path.unlink()
         if (directory / MANIFEST).exists():
@@ -275,21 +275,6 @@ class _Run:
         self._progress.bytes_read = counts.bytes_read
         self._show()
         return manifest
-
-
-def _check_ours(directory: Path) -> None:
-    """Check that a directory is empty or holds only a prepared corpus, finished or not."""
-    names = {path.name for path in directory.iterdir()}
-    own_names = {LOCK_NAME, TOKENIZER, EXCLUDED_FILE, JOURNAL}
-    is_unfinished = JOURNAL in names and all(
-        name in own_names or name.endswith((".arrow", ".new")) for name in names
-    )
-    if not (MANIFEST in names or is_unfinished or is_empty_directory(directory)):
-        raise BertworksError(
-            "the directory is not empty, and holds no prepared corpus",
-            where=str(directory),
-            fix="Choose another --out.",
-        )
 
 
 def _source_record(source: CorpusSource) -> SourceRecord:
