@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,17 @@ def test_bm25_equals_its_formula(query: str) -> None:
 
 def test_words_have_no_case_or_accents_and_chinese_characters_are_words() -> None:
     assert split_words("Élan, it's 東京-2") == ["elan", "it", "s", "東", "京", "2"]
+
+
+@pytest.mark.parametrize("text", ["हिन्दी, भाषा!", "தமிழ் மொழி", "বাংলা-ভাষা", "తెలుగు (భాష)", "မြန်မာ စာ"])
+def test_vowel_signs_are_parts_of_words(text: str) -> None:
+    words = split_words(text)
+    assert len(words) == 2
+    assert [*"".join(words)] == [
+        one
+        for one in unicodedata.normalize("NFD", text)
+        if unicodedata.category(one) in ("Lo", "Mc")
+    ]
 
 
 def test_blank_texts_are_no_hits_and_keep_their_numbers() -> None:

@@ -11,10 +11,11 @@ Source: Robertson and Zaragoza (2009), "The Probabilistic Relevance Framework: B
 from __future__ import annotations
 
 import re
+import unicodedata
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Self, Unpack
 
 import numpy as np
@@ -34,13 +35,21 @@ K1, B = 1.2, 0.75
 """How soon a repeated word stops counting, and how much long texts are discounted."""
 
 _NORMALIZER = BertNormalizer()
-_WORD = re.compile(r"\w+")
+_SPACING_MARKS = range(0x900, 0x20000)
+"""Characters among which the vowels of Indic scripts are, which have a width."""
 
 
 def split_words(text: str) -> list[str]:
     """Return the words of a text, in lower case."""
-    words: list[str] = _WORD.findall(_NORMALIZER.normalize_str(text))
+    words: list[str] = _word_pattern().findall(_NORMALIZER.normalize_str(text))
     return words
+
+
+@cache
+def _word_pattern() -> re.Pattern[str]:
+    r"""Return the pattern of a word: `\w` and vowel signs, at which `\w+` would end a word."""
+    marks = (mark for mark in map(chr, _SPACING_MARKS) if unicodedata.category(mark) == "Mc")
+    return re.compile(rf"[\w{''.join(marks)}]+")
 
 
 class BM25Index(TextIndex):
