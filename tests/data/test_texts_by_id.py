@@ -60,6 +60,14 @@ def test_an_id_without_a_text_is_an_error(tmp_path: Path, value: Any, says: str)
         with_texts(read_rows([{"passage": value}, {"passage": "1"}]), {"passage": path})
 
 
+def test_an_id_with_two_texts_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "c.tsv").write_text("1\ta\n2\tb\n1\ta\n2\tc\n3\td\n3\te\n")
+    rows = with_texts(read_rows([{"passage": "1"}]), {"passage": tmp_path / "c.tsv"})
+    assert [row.values for row in rows] == [{"passage": "a"}]
+    with pytest.raises(DataError, match=r"c\.tsv:4: the id '2' has another text before"):
+        with_texts(read_rows([{"passage": "2"}]), {"passage": tmp_path / "c.tsv"})
+
+
 def test_an_optional_column_may_be_empty(tmp_path: Path) -> None:
     path = write_texts(tmp_path / "c.tsv", PASSAGES)
     table = read_rows([{"negative": ""}, {"negative": None}, {"negative": "33"}])

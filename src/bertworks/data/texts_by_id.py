@@ -100,7 +100,7 @@ def with_texts(
         optional_columns: those that may be empty in a row.
 
     Raises:
-        DataError: a file is not valid, or lacks an id of the table.
+        DataError: a file is not valid, lacks an id of the table, or has two texts for it.
     """
 
     def ids_in(row: LocatedRow, column: str) -> list[str]:
@@ -141,8 +141,20 @@ def _ids_in(row: LocatedRow, column: str) -> list[str]:
 
 def _read_chosen(path: str, ids: Collection[str]) -> dict[str, str]:
     """The texts of some ids in a file."""
-    return {
-        identifier: text_with_title(row)
-        for row in read_texts_with_ids(path)
-        if (identifier := id_of(row.values.get(ID))) is not None and identifier in ids
-    }
+    texts: dict[str, str] = {}
+    for row in read_texts_with_ids(path):
+        identifier = id_of(row.values.get(ID))
+        if identifier is not None and identifier in ids:
+            add_text(texts, identifier, text_with_title(row), row.where)
+    return texts
+
+
+def add_text(texts: dict[str, str], identifier: str, text: str, where: str) -> None:
+    """Add the text of an id.
+
+    Raises:
+        DataError: the id has another text already.
+    """
+    if texts.setdefault(identifier, text) != text:
+        fix = "Remove one of its lines."
+        raise DataError(f"the id {identifier!r} has another text before", where=where, fix=fix)

@@ -86,6 +86,11 @@ def test_corpus_has_the_same_texts_wherever_it_is_read(folder: Path, tmp_path: P
         ("qrels/test.tsv", ["q1\td1\t1", "q1\td1\t2"], r"test\.tsv:2: .*occurs twice"),
         ("qrels/test.tsv", ["q1 d1"], r"test\.tsv:1: has 2 fields"),
         ("corpus.jsonl", [{"_id": "d1", "text": "a"}] * 2, r"corpus\.jsonl:2: .*also that of"),
+        (
+            "queries.jsonl",
+            [{"_id": "q1", "text": "a"}, {"_id": "q1", "text": "b"}],
+            r"queries\.jsonl:2: the id 'q1' has another text before",
+        ),
         ("corpus.jsonl", [{"id": "d1", "text": "a"}], r"corpus\.jsonl:1: has no _id"),
         ("corpus.jsonl", [{"_id": "d1", "text": 3}], r"corpus\.jsonl:1: .*is not a text"),
     ],

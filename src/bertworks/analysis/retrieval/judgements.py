@@ -30,6 +30,7 @@ from ...data.texts_by_id import (
     CORPUS_FILES,
     ID,
     TEXT,
+    add_text,
     corpus_file,
     read_texts_with_ids,
     text_with_title,
@@ -78,8 +79,8 @@ class JudgedCorpus:
                 only ones, or test, if omitted.
 
         Raises:
-            DataError: a file is missing or invalid, an id occurs twice, or a judged query has no
-                text, or no relevant document is in the corpus.
+            DataError: a file is missing or invalid, an id of the corpus occurs twice, a judged
+                query has no text, or several, or no relevant document is in the corpus.
         """
         files = _list_files(Path(folder), qrels)
         judgements = read_judgements(files.judgements)
@@ -98,11 +99,11 @@ class JudgedCorpus:
             what = f"{document!r} is relevant to {query!r}, but not in {files.corpus}"
             fix = "Or its text is blank. The same holds for all other relevant documents."
             raise DataError(what, where=str(files.judgements), fix=fix)
-        queries = {
-            _id_of(row): text_of(row.values, TEXT, row.where)
-            for row in read_texts_with_ids(files.queries)
-            if _id_of(row) in judgements
-        }
+        queries: dict[str, str] = {}
+        for row in read_texts_with_ids(files.queries):
+            name = _id_of(row)
+            if name in judgements:
+                add_text(queries, name, text_of(row.values, TEXT, row.where), row.where)
         if without_text := [query for query in judgements if query not in queries]:
             what = f"the judged query {without_text[0]!r} is not in {files.queries}"
             raise DataError(what, where=str(files.judgements))
