@@ -59,6 +59,16 @@ def test_suspects_are_those_of_cleanlab() -> None:
     assert suspects[order].tolist() == CLEANLAB
 
 
+def test_label_of_a_single_row_makes_no_other_row_suspect() -> None:
+    """Classifiers that were not trained on the row know nothing of its label."""
+    labels = np.repeat([0, 1], 10)
+    probabilities = np.where(labels[:, None] == [0, 1], 0.9, 0.1)
+    probabilities[0] = 0.45, 0.55  # not as probable as is usual for label 1
+    assert not find_suspects(labels, probabilities).any()
+    with_another = np.vstack([np.pad(probabilities, ((0, 0), (0, 1))), [0.5, 0.5, 0]])
+    assert not find_suspects(np.append(labels, 2), with_another).any()
+
+
 @pytest.mark.long
 def test_flipped_labels_come_first() -> None:
     rows = make_rows()

@@ -87,13 +87,15 @@ def find_suspects(
 
     A row is confidently of a class if the class's probability is at least its mean over the rows
     with that label. Of several such classes the most probable one counts. A label is suspect if the
-    row is confidently of another class, and the label is not the most probable one.
+    row is confidently of another class, and the label is not the most probable one. No row is
+    confidently of a class with a single row: a classifier that was not trained on it does not know
+    the class.
     """
     sums = np.bincount(
         labels, probabilities[np.arange(len(labels)), labels], probabilities.shape[1]
     )
     counts = np.bincount(labels, minlength=probabilities.shape[1])
-    means = np.where(counts > 0, sums / np.maximum(counts, 1), np.inf)
+    means = np.where(counts > 1, sums / np.maximum(counts, 1), np.inf)
     is_confident = probabilities >= means - 1e-6
     best = np.where(is_confident, probabilities, -1).argmax(1)
     is_other = is_confident.any(1) & (best != labels)
