@@ -156,3 +156,11 @@ def test_other_inputs_are_refused(directory: str) -> None:
         TextClassifier(directory).fit(TEXTS, CLASSES[:3])
     with pytest.raises(ValueError, match="one class"):
         TextClassifier(directory).fit(TEXTS[:3], [1, 1, 1])
+    for labels, message in (
+        ([0.0, 1.0, float("nan")], "contains NaN"),
+        (np.array(["a", "b", float("nan")], object), "contains NaN"),
+        (np.array(["a", "b", None]), "y contains None"),
+        ([0.1, 0.7, 0.25], "Unknown label type: continuous"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            TextClassifier(directory).fit(TEXTS[:3], labels)

@@ -20,6 +20,7 @@ from .errors import OtherRunError, SettingsError, import_optional, truncate_repr
 from .loading import load
 
 _base: Any = import_optional("sklearn.base", "metrics", "bertworks.sklearn")
+_multiclass: Any = import_optional("sklearn.utils.multiclass", "metrics", "bertworks.sklearn")
 _validation: Any = import_optional("sklearn.utils.validation", "metrics", "bertworks.sklearn")
 
 _COLUMNS = {"text_column": "text", "label_column": "label"}
@@ -205,10 +206,15 @@ class TextClassifier(_base.ClassifierMixin, _FinetunedEstimator):  # type: ignor
         """Fine-tune on texts and their classes.
 
         Raises:
-            ValueError: X is not texts, y has another length, or fewer than two classes.
+            ValueError: X is not texts, y has another length, fewer than two classes, or a value
+                that is missing, or a number that is no class.
         """
         texts, labels = self._read_texts(X), _validation.column_or_1d(y, warn=True)
         _validation.check_consistent_length(texts, labels)
+        _validation.assert_all_finite(labels, input_name="y")
+        if None in labels.tolist():
+            raise ValueError("y contains None: give the class of each text")
+        _multiclass.check_classification_targets(labels)
         self.classes_, indices = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError("y has one class: a classifier needs two")
