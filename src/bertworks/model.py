@@ -317,7 +317,7 @@ class Model(TaskModel):
         return self
 
     def fingerprint(self) -> str:
-        return fingerprint(self.encoder, self.tokenizer, self.network)
+        return fingerprint(self.encoder, self.tokenizer, self.network, self.modules)
 
     def _token_features(self, settings: FeatureSettings) -> NetworkTokenFeatures:
         return NetworkTokenFeatures(self.network, self.tokenizer, settings, settings)

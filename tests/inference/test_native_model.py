@@ -161,6 +161,9 @@ def test_modules_after_pooling_equal_the_networks(tmp_path: Path) -> None:
     assert np.array_equal(actual, expected)
     assert np.array_equal(native.embed(TEXTS[:1], precision=SHORTEST_FLOAT), actual[:1])
     assert native.embedder().fingerprint() == network.embedder().fingerprint()
+    assert native.fingerprint() == network.fingerprint()
+    network.modules.steps[0].linear.weight.data[0, 0] += 1
+    assert native.fingerprint() != network.fingerprint()
     with network.modules.steps[0].register_forward_hook(lambda *_: torch.ones(5, 24)):
         hooked = network.embed(TEXTS, precision=SHORTEST_FLOAT)
     assert hooked == pytest.approx(hooked[:1].repeat(5, 0), abs=1e-6), "PyTorch computes them"

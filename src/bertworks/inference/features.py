@@ -22,7 +22,7 @@ from ..settings.literals import InferencePrecision
 from ..settings.pooling import modes_of
 from ..text.tokenizer import Tokenizer
 from .engine import resolve_precision
-from .fingerprints import POOLER_PREFIX, arrays_of
+from .fingerprints import MODULES_PREFIX, POOLER_PREFIX, arrays_of
 from .frozen_native import FrozenNativeEncoder, native_parts
 from .frozen_network import frozen_form, inference
 from .native_encoder import combine_layers, layer_vectors, text_vectors
@@ -60,7 +60,7 @@ class HiddenStateExtractor(TextReader):
         pooler = None if self.uses_pooler else POOLER_PREFIX
         yield from arrays_of(self.network.encoder, skipped_prefix=pooler)
         if self.modules is not None:
-            yield from arrays_of(self.modules, "modules.")
+            yield from arrays_of(self.modules, MODULES_PREFIX)
 
     def for_workers(self, cluster: str | None) -> Self:
         del cluster

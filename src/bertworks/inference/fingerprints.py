@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,19 +19,32 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ..nn.encoder import Encoder
+    from ..nn.vector_modules import VectorModules
 
 POOLER_PREFIX = "pooler."
 """The prefix of the tensors that only the pooling "pooler" uses."""
 
+MODULES_PREFIX = "modules."
+"""The prefix of the tensors of the modules after pooling."""
 
-def fingerprint(encoder: Encoder, tokenizer: Tokenizer, network: nn.Module | None = None) -> str:
+
+def fingerprint(
+    encoder: Encoder,
+    tokenizer: Tokenizer,
+    network: nn.Module | None = None,
+    modules: VectorModules | None = None,
+) -> str:
     """The digest of a network.
 
     Args:
         network: the encoder with its heads, if these count too.
+        modules: those after pooling, if these count too.
     """
     arrays = arrays_of(encoder if network is None else network)
-    return fingerprint_of_arrays(encoder.config, tokenizer, arrays)
+    if modules is None:
+        return fingerprint_of_arrays(encoder.config, tokenizer, arrays)
+    all_arrays = chain(arrays, arrays_of(modules, MODULES_PREFIX))
+    return fingerprint_of_arrays(encoder.config, tokenizer, all_arrays, modules.settings)
 
 
 def fingerprint_of_arrays(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
@@ -162,8 +163,11 @@ class NativeModel(TaskModel):
         return NativeTokenFeatures(self.network, self.tokenizer, settings, settings)
 
     def fingerprint(self) -> str:
-        arrays = self.network.all_named_arrays()
-        return fingerprint_of_arrays(self.network.config, self.tokenizer, arrays)
+        arrays, config = self.network.all_named_arrays(), self.network.config
+        if self.modules is None:
+            return fingerprint_of_arrays(config, self.tokenizer, arrays)
+        all_arrays = chain(arrays, self.modules.named_arrays())
+        return fingerprint_of_arrays(config, self.tokenizer, all_arrays, self.modules.settings)
 
     def _task_and_network(self) -> tuple[Task[Any], AnyNetwork]:
         if self.task_error is not None:

@@ -431,7 +431,7 @@ class TaskModel(EmbeddingModel):
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """A digest that identifies the model, with its heads."""
+        """A digest that identifies the model, with its heads and modules."""
 
     @abstractmethod
     def _token_features(self, settings: FeatureSettings) -> TokenFeatures:

@@ -239,10 +239,15 @@ def test_addresses_in_messages_have_no_password(address: str, public: str | None
     assert "cret" not in str(caught.value)
 
 
-def test_store_of_another_pooling_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "values", [{"pooling": "cls"}, {"entries": {"prompts": {"document": "passage: "}}}]
+)
+def test_store_of_another_pooling_or_prompt_is_refused(
+    tmp_path: Path, values: dict[str, Any]
+) -> None:
     """The same weights, but other vectors."""
     model = bw.load("mini-sentences")
     VectorStore.open(model, tmp_path / "store").add(["a"], ids=["1"])
-    model.sentence = model.sentence.with_values(pooling="cls")
+    model.sentence = model.sentence.with_values(**values)
     with pytest.raises(DataError, match="another model"):
         VectorStore.open(model, tmp_path / "store")
