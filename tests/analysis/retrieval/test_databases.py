@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from bertworks.analysis.retrieval import store as module
-from bertworks.analysis.retrieval import store_qdrant
+from bertworks.analysis.retrieval import store_postgres, store_qdrant
 from bertworks.analysis.retrieval.opening import open_index
 from bertworks.analysis.retrieval.store import VectorStore, is_store
 from bertworks.errors import BertworksError, DataError, OutputError, SettingsError
@@ -184,6 +184,20 @@ def test_index_of_the_command_line_writes_a_database(
         assert counts == {"added": num_added, "replaced": 0, "deleted": 0, "texts": 2}
     result = json_of("search", name, address, "a b", "--top-k", 1)
     assert [(hit["where"], hit["text"]) for hit in result["hits"]] == [("1", "a b")]
+
+
+def test_approximation_returns_the_requested_number_of_texts(
+    model: Model, postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An HNSW index finds no more than `ef_search`, and fewer after deletions."""
+    for name in ("_MIN_CANDIDATES", "_MAX_CANDIDATES"):
+        monkeypatch.setattr(store_postgres, name, 10)
+    store = VectorStore.open(model, f"{postgres}&table=short&options=-c%20enable_seqscan%3Doff")
+    add(store, TEXTS)
+    for count in (5, 30):
+        exact, some = (store.search(QUERIES, count, approximate=one) for one in (False, True))
+        assert [len(hits) for hits in some] == [count] * len(QUERIES)
+    assert some == exact
 
 
 def test_postgres_reports_what_is_wrong_in_one_line(model: Model, postgres: str) -> None:

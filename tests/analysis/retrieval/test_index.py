@@ -108,6 +108,16 @@ def test_kept_vectors_are_of_this_file_and_this_model(model: Model, tmp_path: Pa
         Index.open(model, file, index_dir)
 
 
+def test_an_approximation_returns_the_requested_number_of_texts(model: Model) -> None:
+    """Also if the cells that it visits have fewer."""
+    pytest.importorskip("faiss")
+    vectors = np.random.default_rng(2).standard_normal((3000, 32)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    index = Index(model, read_texts(["a"] * 3000), vectors)
+    exact, some = (index.rank(QUERIES, 1000, approximate=which) for which in (False, True))
+    assert np.array_equal(exact[1], some[1])
+
+
 @pytest.mark.long
 def test_an_approximation_misses_little_and_is_kept(model: Model, tmp_path: Path) -> None:
     pytest.importorskip("faiss")

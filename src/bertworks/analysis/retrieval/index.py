@@ -207,7 +207,7 @@ class Index(TextIndex):
         return np.clip(scores, -1, 1) if function == "cosine" else scores, rows
 
     def _find_approximately(self, queries: Any, count: int) -> Ranking:
-        """As `_find_nearest`; of equal scores, the earlier text first, and row -1 for none."""
+        """As `_find_nearest`, which is used for queries of whose cells there are too few texts."""
         function = self.model.similarity_function
         problem = ""
         if function not in _PRODUCTS:
@@ -221,7 +221,11 @@ class Index(TextIndex):
                 f"the model's vectors are {problem}, which approximate search does not support",
                 fix="Leave approximate out.",
             )
-        scores, rows = sort_ranking(*self._approximation.search(queries, count))
+        scores, rows = self._approximation.search(queries, count)
+        is_short = (rows < 0).any(1)  # the cells that were visited have fewer texts
+        if is_short.any():
+            scores[is_short], rows[is_short] = self._find_nearest(queries[is_short], count)
+        scores, rows = sort_ranking(scores, rows)
         return np.clip(scores, -1, 1) if function == "cosine" else scores, rows
 
     @property

@@ -87,7 +87,10 @@ class PostgresBackend(StoreBackend):
             return int(cursor.rowcount)
 
     def nearest(self, queries: NDArray[np.float32], count: int, *, approximate: bool) -> Ranking:
-        """As `StoreBackend.nearest`; an approximation uses an HNSW index, which it creates."""
+        """As `StoreBackend.nearest`; an approximation uses an HNSW index, which it creates.
+
+        If that gives too few texts for a query, all texts are compared.
+        """
         if approximate:
             with self._writing() as cursor:
                 name = self._psycopg.sql.Identifier(f"{self._table._obj[-1]}_hnsw")
@@ -107,6 +110,9 @@ class PostgresBackend(StoreBackend):
             for vector in queries:
                 values = {"vector": _text_of_vector(vector), "count": count}
                 pairs.append(cursor.execute(self._query(query), values).fetchall())
+        if approximate and any(len(rows) < count for rows in pairs):
+            # An HNSW index gives `ef_search` rows at most, and fewer where texts were deleted.
+            return self.nearest(queries, count, approximate=False)
         return ranking_of(pairs, count)
 
     def _create(self, cursor: Any, width: int) -> None:
