@@ -11,6 +11,7 @@ import typer
 
 from ..errors import DataError, SettingsError
 from ..settings import literals
+from ..utils.directories import output_exists
 from ..utils.progress import Progress
 from .application import verb
 from .corpus_options import Corpus, CorpusInput, show_read_counts
@@ -229,6 +230,7 @@ def distil(
     from ..convert.static_settings import StaticTrainingSettings
     from ..data.reading import TableOptions
     from ..data.text_inputs import read_texts, read_words
+    from ..inference.window_files import manifest_path, remove_file
 
     training_settings, settings = StaticTrainingSettings.split(settings)
     table, settings = TableOptions.split(settings)
@@ -238,6 +240,15 @@ def distil(
                 ctx.fail(f"--{name} needs --data FILE.")
         for name, value in {**training_settings, **table}.items():
             raise SettingsError(f"{name}={value} does nothing without texts", fix="Give --data.")
+    vectors_file = _teacher_file(out, vectors)
+    is_temporary = data is not None and vectors is None
+    if (
+        is_temporary
+        and not overwrite
+        and output_exists(out)
+        and manifest_path(vectors_file).exists()
+    ):
+        remove_file(vectors_file)  # the command was killed after it had written the model
     with output(out, [words, data], model=model, kind="whole directory", overwrite=overwrite):
         new_words = [] if words is None else [*read_words(words).values()]
         texts = None if data is None else read_texts(data, column=column, **table).without_blank()
@@ -245,15 +256,11 @@ def distil(
         small = distil_static(teacher, new_words, **settings)
         facts: dict[str, object] = {}
         if texts is not None:
-            vectors_file = _teacher_file(out, vectors)
-            is_replaced = overwrite and vectors is None
             small, facts = _train_static(
-                small, teacher, texts, vectors_file, is_replaced, training_settings
+                small, teacher, texts, vectors_file, overwrite and is_temporary, training_settings
             )
         directory = small.save(out, overwrite=overwrite)
-        if texts is not None and vectors is None:
-            from ..inference.window_files import remove_file
-
+        if is_temporary:
             remove_file(vectors_file)
     display.facts(
         {

@@ -46,13 +46,16 @@ from .run_files import (
     read_settings,
 )
 
-MAY_CHANGE = frozenset(
-    {"loader_workers", "keep_checkpoints", "tensorboard", "tracking", "rank_timeout", "sharding"}
+WITHOUT_EFFECT = frozenset(
+    {"loader_workers", "keep_checkpoints", "tensorboard", "tracking", "rank_timeout"}
 )
-"""Settings that may change when a run is resumed, because its bits do not depend on them.
+"""Settings on which the bits of a run's model do not depend."""
 
-`sharding` is an exception: the bits depend on it, as on the number of processes. A run that resumes
-with another value warns."""
+MAY_CHANGE = WITHOUT_EFFECT | {"sharding"}
+"""Settings that may change when a run is resumed.
+
+The bits depend on `sharding`, as on the number of processes: a run that resumes with another value
+warns."""
 
 _KINDS = {
     "search": "a grid of fine-tuning runs",

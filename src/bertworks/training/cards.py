@@ -9,7 +9,7 @@ from ..checkpoints.card_training import DataFact, Results, describe_training, pu
 from ..checkpoints.card_usage import PIPELINES
 from ..checkpoints.model_card import ModelCard
 from ..data.shards import Corpus
-from ..runs.run_directory import RunDirectory
+from ..runs.run_directory import WITHOUT_EFFECT, RunDirectory
 from ..settings.base import Settings
 from ..tasks.evaluation import Evaluation
 from ..tasks.summary import DataSummary
@@ -76,9 +76,11 @@ def pretrained_card(
 
 
 def _settings_of(settings: Settings) -> dict[str, Any]:
-    """The settings that differ from their defaults, and the most important of all others."""
-    non_defaults = settings.model_dump(mode="json", exclude_defaults=True)
-    values = settings.model_dump(mode="json")
+    """The settings that differ from their defaults, and the most important of all others.
+
+    Those without an effect on the model are left out.
+    """
+    names = {*settings.model_dump(mode="json", exclude_defaults=True), *_IMPORTANT} - WITHOUT_EFFECT
     return {
-        name: value for name, value in values.items() if name in non_defaults or name in _IMPORTANT
+        name: value for name, value in settings.model_dump(mode="json").items() if name in names
     }
