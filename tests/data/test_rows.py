@@ -306,13 +306,13 @@ def test_written_predictions_are_read_back(
     assert read == as_rows(table)
 
 
-@pytest.mark.parametrize("header", [True, False])
-def test_a_header_is_for_lines_of_fields(tmp_path: Path, header: bool) -> None:
+def test_a_header_is_for_lines_of_fields(tmp_path: Path) -> None:
+    """`header=false` is true of JSON Lines, which may be the dev part of a table without header."""
     file = write(tmp_path / "a.jsonl", '{"text": "a", "label": "b"}\n')
-    said = f"a.jsonl: header={str(header).lower()} is for tsv, csv and conll; jsonl has no header"
+    said = "a.jsonl: header=true is for tsv, csv and conll; jsonl has no header"
     with pytest.raises(DataError, match=said):
-        read_rows(file, header=header)
-    assert len(list(read_rows(file))) == 1
+        read_rows(file, header=True)
+    assert len(list(read_rows(file))) == len(list(read_rows(file, header=False))) == 1
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])

@@ -154,10 +154,10 @@ def _open_lines(
 
 
 def _check_no_header(name: str, header: bool | None, format: DataFormat) -> None:
-    """Raise a DataError if `header` is given although the format has no header."""
-    if header is not None:
+    """Raise a DataError if a header is claimed; `header=false` may be for other files of a call."""
+    if header:
         raise DataError(
-            f"header={str(header).lower()} is for tsv, csv and conll; {format} has no header line",
+            f"header=true is for tsv, csv and conll; {format} has no header line",
             where=name,
             fix="Leave it out.",
         )
