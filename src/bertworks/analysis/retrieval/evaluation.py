@@ -52,7 +52,7 @@ class _RunIndex(TextIndex):
             used.
 
     Attributes:
-        notes: on queries of the file that are ignored.
+        notes: on queries of the file that are ignored, and candidates without an order.
 
     Raises:
         DataError: the file is not valid, a document is not in the corpus, or candidates have no
@@ -69,6 +69,8 @@ class _RunIndex(TextIndex):
             raise DataError(f"{min(unknown_names)!r} is not in {corpus.name}", where=str(file))
         if not has_scores:
             _check_unordered(max(map(len, runs)), depth, file)
+            what = "the candidates have no order before they are reranked"
+            self.notes.append(f"{file}: {what}; only their recall counts")
         self._size = len(rows)
         self._pairs = [
             [(rows[name], scores[name]) for name in sort_documents(scores)] for scores in runs
