@@ -47,7 +47,7 @@ def postgres() -> Iterator[str]:
     pytest.importorskip("psycopg", reason="the extra [postgres] is not installed")
     programs = find_postgres()
     if programs is None:
-        pytest.skip("PostgreSQL with pgvector (postgresql-15-pgvector) is not installed")
+        pytest.skip("PostgreSQL with pgvector (Debian 13: postgresql-17-pgvector) is not installed")
     with TemporaryDirectory(dir="/tmp", prefix="pg") as folder:  # a socket's path must be short
         options: dict[str, Any] = {"check": True, "capture_output": True, "timeout": 60}
         if os.geteuid() == 0:
