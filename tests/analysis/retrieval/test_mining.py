@@ -69,6 +69,19 @@ def test_negatives_are_the_best_passages_of_other_queries(
     assert sorted(path.name for path in tmp_path.iterdir()) == [out.name, f"{out.name}.json"]
 
 
+def test_passage_in_another_case_or_with_other_blanks_is_no_negative(tmp_path: Path) -> None:
+    pairs = [
+        {"query": "what is a cat?", "positive": "A cat is an animal."},
+        {"query": "What is a cat? ", "positive": "a cat purrs"},
+        {"query": "what is a dog?", "positive": "a dog is no cat"},
+    ]
+    corpus = ["a  CAT is an animal.", "is a cat a bird?", "Is a cat a bird? ", "what is a CAT?"]
+    mine("bm25", pairs, tmp_path / "out.jsonl", corpus=corpus)
+    first, second, third = (set(line["negatives"]) for line in lines_of(tmp_path / "out.jsonl"))
+    assert first == second == {"a dog is no cat", "is a cat a bird?"}
+    assert third == {"A cat is an animal.", "a cat purrs", "is a cat a bird?", "what is a CAT?"}
+
+
 @pytest.mark.long
 def test_reranker_drops_relevant_passages_and_its_scores_are_written(
     model: Model, tmp_path: Path

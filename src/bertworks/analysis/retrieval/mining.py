@@ -94,7 +94,8 @@ def mine(
     Args:
         retriever: the model that ranks passages, or "bm25".
         pairs: queries with a passage that belongs to them. All passages of a query, in any row, are
-            no negatives of it, and neither is the query itself.
+            no negatives of it, and neither is the query itself. Texts that differ in case and
+            blanks alone are the same.
         out: a `.jsonl` file. The vectors are in `OUT.index` until it is finished.
         corpus: more passages that may become negatives: texts, or a table with one text column.
         rerank: a cross-encoder; see `rerank_margin`.
@@ -203,15 +204,24 @@ def _read_pairs(
 def _passages_of(
     pairs: Sequence[Pair], corpus: Table | None, table_options: Mapping[str, Any]
 ) -> tuple[list[str], dict[str, set[str]]]:
-    """Return the distinct passages, and those that belong to each query."""
-    passages = dict.fromkeys(passage for _, passage in pairs)
+    """Return the distinct passages, and the keys of those that belong to each query, by its key."""
+    passages: dict[str, str] = {}
+    for _, passage in pairs:
+        passages.setdefault(_key_of(passage), passage)
     if corpus is not None:
-        texts = open_texts(corpus, None, is_read_once=True, **table_options)
-        passages |= dict.fromkeys(text for _, text in texts if text.strip())
+        for _, text in open_texts(corpus, None, is_read_once=True, **table_options):
+            if text.strip():
+                passages.setdefault(_key_of(text), text)
     positives: dict[str, set[str]] = {}
     for query, passage in pairs:
-        positives.setdefault(query, {query}).add(passage)
-    return list(passages), positives
+        key = _key_of(query)
+        positives.setdefault(key, {key}).add(_key_of(passage))
+    return list(passages.values()), positives
+
+
+def _key_of(text: str) -> str:
+    """Return what texts that differ in case and blanks alone have in common."""
+    return " ".join(text.split()).casefold()
 
 
 @dataclass(frozen=True)
@@ -220,7 +230,7 @@ class _Miner:
 
     Attributes:
         index: of the passages; None if nothing is to be mined.
-        positives: the passages of each query, and the query itself.
+        positives: the keys of the passages of each query, and of the query itself.
         threads: the number of threads of a worker; None: unchanged.
     """
 
@@ -260,18 +270,20 @@ class _Miner:
         self, query: str, passage: str, ranking: Sequence[tuple[int, float]]
     ) -> list[str]:
         """Return the passages that may be negatives of a pair, best ranked first."""
-        settings, own = self.settings, self.positives[query]
+        settings, own = self.settings, self.positives[_key_of(query)]
+        texts = [self.passages[row] for row, _ in ranking]
+        keys = [_key_of(text) for text in texts]
         limit = None
         if settings.margin is not None:
             # A passage that is not in the ranking is less similar than all that are.
-            similarities = {self.passages[row]: score for row, score in ranking}
-            limit = similarities.get(passage, float("-inf")) - settings.margin
-        others = [(row, score) for row, score in ranking if self.passages[row] not in own]
-        return [
-            self.passages[row]
-            for row, score in others[settings.skip :]
-            if limit is None or score <= limit
+            similarities = {key: score for key, (_, score) in zip(keys, ranking, strict=True)}
+            limit = similarities.get(_key_of(passage), float("-inf")) - settings.margin
+        others = [
+            (text, score)
+            for key, text, (_, score) in zip(keys, texts, ranking, strict=True)
+            if key not in own
         ]
+        return [text for text, score in others[settings.skip :] if limit is None or score <= limit]
 
     def _with_scores(
         self, pairs: Sequence[Pair], candidates: Sequence[Sequence[str]], model: AnyModel
