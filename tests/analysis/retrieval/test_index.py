@@ -230,6 +230,11 @@ def test_a_reranker_has_the_last_word(model: Model) -> None:
             assert hits[0].similarity == pytest.approx(float(own @ vector), abs=1e-6)
 
 
+def test_blank_query_has_no_hits(model: Model) -> None:
+    own, *blank = Index.open(model, TEXTS).search(["a", "", " \n"], 3)
+    assert len(own) == 3 and blank == [[], []]
+
+
 def test_equal_scores_keep_the_order_of_the_texts(model: Model) -> None:
     texts = ["a b", "b a", "c"] * 40
     index = Index.open(model, texts)

@@ -118,7 +118,7 @@ class TextIndex(ABC):
     ) -> list[list[Hit]]:
         """The best texts for each query, best first; of equal ones, the earlier text.
 
-        With `rerank`, of equal ones the text that the index ranked higher.
+        A blank query has none. With `rerank`, of equal ones the text that the index ranked higher.
 
         Args:
             queries: one query, or any number.
@@ -146,7 +146,10 @@ class TextIndex(ABC):
         hits = self.hits(*self.rank(queries, count, approximate=approximate))
         if score is not None:
             hits = rerank_hits(queries, hits, score)
-        return [query_hits[:top_k] for query_hits in hits]
+        return [
+            query_hits[:top_k] if query.strip() else []
+            for query, query_hits in zip(queries, hits, strict=True)
+        ]
 
     def hits(self, scores: NDArray[np.float32], rows: NDArray[np.int64]) -> list[list[Hit]]:
         """Return the texts of a ranking."""
