@@ -21,6 +21,7 @@ from bertworks.analysis.scoring import score
 from bertworks.errors import BertworksError, DataError, SettingsError
 from bertworks.model import Model
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
+from bertworks.tasks.regression import RegressionSettings, RegressionTask
 from bertworks.text.tokenizer import Tokenizer
 
 from ...tasks.hard_cases import CONFIG, LETTERS, PIECES
@@ -129,6 +130,23 @@ def test_stages_are_evaluated(model: Model, tmp_path: Path) -> None:
         evaluate_retrieval({"bm25": "bm25"}, tmp_path, metrics=["ndgc@5"])
     with pytest.raises(SettingsError, match="'hybrid' is the name of the fusion"):
         evaluate_retrieval({"hybrid": "bm25", "dense": model}, tmp_path)
+
+
+def test_document_that_is_the_query_is_no_candidate_for_reranking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {"q": "a b c", "d1": "a b", "d2": "a", "d3": "a a x y z"}
+    write_lines(tmp_path / "corpus.jsonl", *({"_id": key, "text": texts[key]} for key in texts))
+    write_lines(tmp_path / "queries.jsonl", {"_id": "q", "text": "a b c"})
+    write_lines(tmp_path / "qrels/test.tsv", "q\td2\t1")
+    model = reranker(RegressionTask(TOKENIZER, RegressionSettings(max_seq_length=32, **PAIR)))
+    monkeypatch.setattr(
+        model, "predict", lambda pairs: [{"value": -len(text)} for _, text in pairs]
+    )
+    options: dict[str, Any] = {"rerank": model, "metrics": ["mrr"], "candidates": 2}
+    words, reranked = evaluate_retrieval({"words": "bm25"}, tmp_path, **options)
+    assert [*words.run["q"]] == ["d1", "d2", "d3"]
+    assert [*reranked.run["q"]] == ["d2", "d1", "d3"]
 
 
 def test_runs_and_candidates_are_first_stages(tmp_path: Path) -> None:

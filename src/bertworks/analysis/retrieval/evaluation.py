@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...errors import DataError, SettingsError
 from ...settings.keywords import RetrievalEvaluationKeywords
@@ -149,14 +150,14 @@ def evaluate_retrieval(
     _check_retrievers(retrievers)
     if rerank is None and options.candidates is not None:
         raise SettingsError(f"candidates={options.candidates} does nothing without a reranker")
-    num_reranked = options.depth + 1 if options.candidates is None else options.candidates
+    num_reranked = options.depth if options.candidates is None else options.candidates
     corpus = JudgedCorpus.read(folder, options.qrels)
     if run_file is not None:  # whether other documents are found, `write_run` knows
         judged = set(chain(*corpus.judgements.values()))
         likely = (name for name in corpus.document_ids if name in judged)
         check_ids_of_run(chain(corpus.queries, likely), corpus.name)
     depth = min(options.depth + 1, len(corpus.document_ids))  # one may be left out
-    queries = list(corpus.queries.values())
+    queries, own_rows = list(corpus.queries.values()), _rows_of_queries(corpus)
     rankings: dict[str, Ranking] = {}
     notes: dict[str, list[str]] = {}
     index: TextIndex | None = None
@@ -168,7 +169,7 @@ def evaluate_retrieval(
             notes[name] = index.notes
         else:
             index = open_index(retriever, corpus.texts, progress=report, **engine)
-        rankings[name] = index.rank(queries, depth)
+        rankings[name] = _without_rows(index.rank(queries, depth), own_rows)
         if isinstance(index, Index) and index.num_truncated:
             what = f"{index.num_truncated:,} of {len(index):,} texts were too long"
             notes[name] = [f"{what} and were truncated"]
@@ -176,15 +177,11 @@ def evaluate_retrieval(
     if len(rankings) > 1:
         fused = fuse_rankings([rows for _, rows in rankings.values()], depth)
         rankings[_HYBRID] = fused
-    own_rows = _rows_of_queries(corpus)
-    runs = {
-        name: _run_of(corpus, own_rows, ranking, options.depth)
-        for name, ranking in rankings.items()
-    }
+    runs = {name: _run_of(corpus, ranking, options.depth) for name, ranking in rankings.items()}
     if rerank is not None:
         last = list(rankings)[-1]
         scored = _rerank(corpus, index, rankings[last], num_reranked, rerank, engine)
-        runs[f"{last}, reranked"] = _run_of(corpus, own_rows, scored, options.depth)
+        runs[f"{last}, reranked"] = _run_of(corpus, scored, options.depth)
     if run_file is not None:
         write_run(run_file, runs[list(runs)[-1]], list(runs)[-1])
     notes = {name: [*_missing_notes(corpus), *notes.get(name, ())] for name in runs}
@@ -246,29 +243,36 @@ def _unjudged_notes(judgements: Judgements, run: Run) -> list[str]:
     return [f"{count:,} queries of the run are not judged and were ignored"] if count else []
 
 
-def _run_of(corpus: JudgedCorpus, own_rows: Mapping[str, int], ranking: Ranking, depth: int) -> Run:
+def _run_of(corpus: JudgedCorpus, ranking: Ranking, depth: int) -> Run:
     run: dict[str, dict[str, float]] = {}
-    for (query, _), scores, rows in zip(
-        corpus.queries.items(), *(part.tolist() for part in ranking), strict=True
+    for query, scores, rows in zip(
+        corpus.queries, *(part.tolist() for part in ranking), strict=True
     ):
-        left_out = own_rows.get(query, -1)
-        pairs = [pair for pair in zip(rows, scores, strict=True) if pair[0] not in (-1, left_out)]
+        pairs = [pair for pair in zip(rows, scores, strict=True) if pair[0] != -1]
         run[query] = {corpus.document_ids[row]: score for row, score in pairs[:depth]}
     return run
 
 
-def _rows_of_queries(corpus: JudgedCorpus) -> dict[str, int]:
-    """Return the rows of documents that are queries themselves and are not judged for them."""
+def _without_rows(ranking: Ranking, left_out: NDArray[np.int64]) -> Ranking:
+    """Return a ranking without one row of each query, which is -1 if there is none."""
+    scores, rows = ranking
+    rows = np.where(rows == left_out[:, None], -1, rows)
+    order = np.argsort(rows == -1, axis=1, kind="stable")
+    return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
+
+
+def _rows_of_queries(corpus: JudgedCorpus) -> NDArray[np.int64]:
+    """Return the row of the document that is the query itself and is not judged for it; or -1."""
     common_ids = corpus.queries.keys() & set(corpus.document_ids)
-    if not common_ids:
-        return {}
-    return {
+    documents = zip(corpus.document_ids, corpus.texts, strict=True) if common_ids else ()
+    rows = {
         name: row
-        for row, (name, (_, text)) in enumerate(zip(corpus.document_ids, corpus.texts, strict=True))
+        for row, (name, (_, text)) in enumerate(documents)
         if name in common_ids
         and name not in corpus.judgements[name]
         and text.strip() == corpus.queries[name].strip()
     }
+    return np.array([rows.get(query, -1) for query in corpus.queries], np.int64)
 
 
 def _rerank(
