@@ -217,9 +217,10 @@ def sort_labels(labels: Iterable[str]) -> tuple[str, ...]:
 def find_misspellings(counts: Mapping[str, int]) -> list[tuple[str, str]]:
     """Return labels that are probably misspellings of others, each with the other.
 
-    These are labels of one row that are close to a more frequent one, and the rarer of two labels
-    that differ only in letter case, blanks, invisible characters, the encoding of a letter in
-    Unicode, or how a number is written. Names that differ in a number are different.
+    These are labels that are close to a more frequent one, if they have one row, or at most a
+    hundredth of the other's; and the rarer of two labels that differ only in letter case, blanks,
+    invisible characters, the encoding of a letter in Unicode, or how a number is written. Names
+    that differ in a number are different.
     """
     if len(counts) > _MAX_COMPARED_LABELS:
         return []
@@ -227,8 +228,12 @@ def find_misspellings(counts: Mapping[str, int]) -> list[tuple[str, str]]:
     pairs = []
     for name in sorted(counts, key=lambda name: (-counts[name], name)):
         other = by_spelling.setdefault(_normalise_spelling(name), name)
-        if other == name and counts[name] == 1 and len(name) >= 4:
-            frequent = [label for label in by_spelling.values() if counts[label] > 1]
+        if other == name and len(name) >= 4:
+            frequent = [
+                label
+                for label in by_spelling.values()
+                if counts[name] == 1 < counts[label] or counts[name] * 100 <= counts[label]
+            ]
             same_numbers = [
                 label for label in frequent if _keep_digits(label) == _keep_digits(name)
             ]
