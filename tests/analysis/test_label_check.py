@@ -83,6 +83,17 @@ def test_flipped_labels_come_first() -> None:
     assert len(result.rows) == len(rows)
 
 
+@pytest.mark.long
+def test_rows_are_in_the_order_of_the_probability_of_their_label() -> None:
+    labels = np.random.default_rng(1).choice(["a", "b", "c"], 40)
+    rows = [{**row, "label": str(label)} for row, label in zip(make_rows(), labels, strict=True)]
+    result = check_labels("mini-sentences", rows, device="cpu")
+    probabilities = [row.label_probability for row in result.rows]
+    assert probabilities == sorted(probabilities)
+    last_suspect = max(at for at, row in enumerate(result.rows) if row.is_suspect)
+    assert last_suspect >= len(result.suspects)  # a less probable label may be no suspect
+
+
 def test_similar_texts_are_grouped() -> None:
     texts = ["A cat!", "a  CAT", "one two three four five", "One, two three four 5.", "a dog"]
     texts += ["one two three five", "", "!", "a b c d e f", "a x c d e", "a c d e"]

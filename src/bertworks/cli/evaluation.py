@@ -304,7 +304,7 @@ def check_labels(
     model: ModelOption,
     data: str,
     out: str | None = None,
-    report: Page = None,
+    report: Path | None = None,
     overwrite: Overwrite = False,
     settings: SettingsOption,
     device: DeviceOption = "auto",
@@ -317,7 +317,9 @@ def check_labels(
 
     Args:
         data (FILE): Rows with labels, single texts.
-        out (FILE): Output file: .tsv, .csv or .jsonl, with all rows, the most suspect first.
+        out (FILE): Output file: .tsv, .csv or .jsonl, with all rows, the least probable label
+            first.
+        report (FILE): Write an HTML page of suspect labels, conflicts and misspelt labels.
     """
     from ..analysis.label_check import check_labels as run
     from ..inference.prediction_files import write_predictions

@@ -49,7 +49,7 @@ class LabelCheck:
     """The labels of a table, checked.
 
     Attributes:
-        rows: all rows; suspects first, then by the probability of the label, the lowest first.
+        rows: all rows, by the probability of the label, the lowest first.
         conflicts: groups of rows with the same text, or nearly, and different labels.
         misspellings: labels that are probably misspelt, each with the other and their counts.
         accuracy: share of the rows whose label is predicted.
