@@ -111,7 +111,7 @@ def test_bytes_are_shown_as_megabytes_and_short_work_not_at_all(clock: Clock) ->
     learning(0, 10)
     learning(10, 10)
     assert stream.getvalue().splitlines() == [
-        "reading 10.0 MB · 0 MB/s · -:-- left",
+        "reading 10.0 MB · -:-- left",
         "reading 20.0/20.0 · 0.5 MB/s · 0:20",
     ]
 

@@ -120,10 +120,12 @@ class Progress:
             was_shown = True
             took = max(time.monotonic() - start, 1e-6)
             rate = (count - first_count) / took / (1e6 if unit == "MB" else 1)
+            # Nothing is known of it at the first count, which an earlier run may have reached.
+            speed = f"{format_number(rate)} {unit}/s · " if count > first_count else ""
             of_total = f"/{format_units(total)}" if total else f" {unit}"
             clock = format_clock(took) if is_last else f"{format_clock(left.seconds)} left"
-            line = f"{work} {format_units(count)}{of_total} · {format_number(rate)} {unit}/s"
-            self._show(f"{line} · {clock}", count / total if total else None)
+            line = f"{work} {format_units(count)}{of_total} · {speed}{clock}"
+            self._show(line, count / total if total else None)
 
         return update
 
