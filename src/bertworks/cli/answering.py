@@ -51,9 +51,9 @@ def answer(
     """Answer questions from the passages of a file.
 
     The best passages for a question are retrieved, and the reader finds spans in them, which are
-    ordered by its scores. Its score is less than 0 if it prefers "no answer", which readers trained
-    with unanswerable questions know. With --data, questions with answers are evaluated, also with
-    the passage that comes with each.
+    ordered by its scores and the passages' ranks. Its score is less than 0 if it prefers "no
+    answer", which readers trained with unanswerable questions know. With --data, questions with
+    answers are evaluated, also with the passage that comes with each.
 
     Args:
         questions ([QUESTION]…): Questions; - reads lines from standard input.

@@ -1,4 +1,4 @@
-"""Answers from a corpus: those of the reader on each passage, compared by logits."""
+"""Answers from a corpus: those of the reader on each passage, compared by logits and ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from bertworks.analysis.retrieval.answering import (
+    RANK_WEIGHT,
+    CorpusAnswer,
     answer_questions,
+    best_answers,
     evaluate_answers,
     passages_of,
 )
@@ -25,13 +28,15 @@ QUESTIONS = ["which river ?", "zzz"]
 
 
 @pytest.mark.parametrize("name", ["answering", "unanswerable"])
-def test_answers_are_the_spans_with_the_highest_logits_of_all_passages(name: str) -> None:
+def test_answers_are_the_spans_with_the_highest_logits_less_those_of_the_rank(name: str) -> None:
     reader = load(SAVED_MODELS / name, device="cpu")
     index = BM25Index.open(PASSAGES)
     answers, none = answer_questions(index, reader, QUESTIONS, top_k=100)
     assert none == []
     assert {one.row for one in answers} == {0, 1}
-    assert [one.score for one in answers] == sorted((one.score for one in answers), reverse=True)
+    ranks = {hit.row: rank for rank, hit in enumerate(index.search(QUESTIONS[0])[0], 1)}
+    orders = [one.score - RANK_WEIGHT * np.log(ranks[one.row]) for one in answers]
+    assert orders == sorted(orders, reverse=True)
     assert len({one.answer for one in answers}) == len(answers)
     similarities = {hit.row: hit.similarity for hit in index.search(QUESTIONS[0])[0]}
     for one in answers:
@@ -56,6 +61,17 @@ def test_answers_are_the_spans_with_the_highest_logits_of_all_passages(name: str
     if name == "answering":  # the span is that of `predict`, character by character
         (predicted,) = reader.predict([(QUESTIONS[0], best.passage)])
         assert (predicted["start"], predicted["end"]) == (best.start, best.end)
+
+
+def test_passage_of_rank_3_needs_a_score_that_is_higher_by_the_logarithm_of_9() -> None:
+    def answer(text: str, score: float) -> CorpusAnswer:
+        return CorpusAnswer(text, score, 0.5, 0, "text 1", 0, 1, "a passage")
+
+    for excess, best in ((-0.01, "first"), (0.01, "third")):
+        third = answer("third", 5 + np.log(9) + excess)
+        answers = best_answers([[answer("first", 5)], [], [third]], top_k=2)
+        assert next(one.answer for one in answers) == best
+        assert third in answers  # with the reader's own score
 
 
 def test_models_and_numbers_that_cannot_answer_are_refused() -> None:
