@@ -174,6 +174,10 @@ def search(
         _show_hits(display, hits, file, None if rerank is None else similarity)
 
 
+_OF_LINES = ("encoding", "max_line_bytes")
+"""The settings of tables that lines of ids have, too."""
+
+
 @verb(
     "index",
     "bertworks index mini-sentences store --add passages.jsonl --ids id",
@@ -233,15 +237,13 @@ def index(
         counts = {"added": 0, "replaced": 0, "deleted": 0}
         unknown_ids: list[str] = []
         if delete is not None:
-            keys = ("encoding", "max_line_bytes")
-            of_lines: Any = {key: options[key] for key in keys if key in options}
+            of_lines: Any = {key: options[key] for key in _OF_LINES if key in options}
             lines = read_texts(delete, format="text", **of_lines).without_blank()
             words = {text: text.strip() for _, text in lines}
             present_ids = text_store.texts({*words, *words.values()})
             # An id may begin or end with a space.
-            names = list(
-                dict.fromkeys(text if text in present_ids else word for text, word in words.items())
-            )
+            chosen = (text if text in present_ids else word for text, word in words.items())
+            names = list(dict.fromkeys(chosen))
             unknown_ids = [name for name in names if name not in present_ids]
             counts["deleted"] = text_store.delete(names)
         if add is not None:

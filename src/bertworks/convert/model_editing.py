@@ -125,9 +125,7 @@ def add_tokens(
     unused = model.tokenizer.unused_ids.tolist()
     free = [number for number in unused if number < num_base_pieces and number not in markers]
     sources: dict[int, list[int]] = {}  # ids of the former pieces, by new id
-    searched_pieces: dict[
-        str, list[int]
-    ] = {}  # the same by new piece, for those searched for in texts
+    searched_pieces: dict[str, list[int]] = {}  # the same, by piece that is searched for in texts
     places_of_pieces: dict[str, str] = {}  # the place of each new piece
     known_words: list[str] = []
     for word, place in zip(words, places_of(words, where), strict=True):

@@ -125,8 +125,7 @@ def finetune(
             those of your own task, which type checkers do not know, as `**dictionary`.
 
     Raises:
-        DataError: a table or one of its rows is not valid.
-        SettingsError: a setting is unknown or impossible.
+        DataError, SettingsError: a table, one of its rows or a setting is not valid.
         BertworksError: a package that the task's metrics need is not installed.
         TrainingError, OutputError: as in `fit`; or the run directory is, contains or is inside an
             input, or another process uses it.

@@ -111,10 +111,7 @@ def mine(
         OutputError: the output exists, cannot be written, or another process is writing it.
     """
     path = Path(out)
-    if path.suffix != ".jsonl":
-        raise DataError(
-            "negatives are written as JSON Lines", where=str(out), fix="Name it .jsonl."
-        )
+    _check_kinds(path, rerank)
     table_options, others = TableOptions.split(settings)
     mine_settings, engine = MineSettings.split(others)
     options = MineSettings.parse(mine_settings)
@@ -122,11 +119,6 @@ def mine(
     inputs = [pairs, corpus]
     if overwrite:
         remove_file(path, inputs)
-    if rerank is not None and isinstance(rerank.task, ChoiceTask):
-        raise BertworksError(
-            "a model of multiple choice compares texts with each other, not with a margin",
-            fix="Mine with a cross-encoder for pairs; use this one in search and evaluate.",
-        )
     rows = _read_pairs(pairs, options, table_options)
     passages, positives = _passages_of(rows, corpus, table_options)
     index_folder = path.with_name(f"{path.name}.index")
@@ -160,6 +152,18 @@ def mine(
         counts = _count_negatives(map(json.loads, file), options.layout)
     num_short = sum(count < options.num_negatives for count in counts)
     return MinedNegatives(manifest.rows, sum(counts), num_short)
+
+
+def _check_kinds(out: Path, rerank: AnyModel | None) -> None:
+    """Check the suffix of the output, and the reranker's task."""
+    if out.suffix != ".jsonl":
+        what = "negatives are written as JSON Lines"
+        raise DataError(what, where=str(out), fix="Name it .jsonl.")
+    if rerank is not None and isinstance(rerank.task, ChoiceTask):
+        raise BertworksError(
+            "a model of multiple choice compares texts with each other, not with a margin",
+            fix="Mine with a cross-encoder for pairs; use this one in search and evaluate.",
+        )
 
 
 def _report_rows(
