@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError, SkipTestWarning
@@ -77,7 +78,7 @@ def test_classifier_works_with_the_tools_of_scikit_learn(directory: str) -> None
 
 def test_classes_may_be_any_values_and_the_run_is_kept(directory: str, tmp_path: Path) -> None:
     classifier = TextClassifier(directory, **FAST, directory=tmp_path / "run")
-    numbers = np.where(CLASSES, 7, -1)
+    numbers = np.where(CLASSES, 7, -1).astype(object)  # as in a column that had gaps
     fitted_classifier = classifier.fit(np.array(TEXTS)[:, None], numbers)
     assert fitted_classifier is classifier
     assert classifier.classes_.tolist() == [-1, 7]
@@ -159,7 +160,8 @@ def test_other_inputs_are_refused(directory: str) -> None:
     for labels, message in (
         ([0.0, 1.0, float("nan")], "contains NaN"),
         (np.array(["a", "b", float("nan")], object), "contains NaN"),
-        (np.array(["a", "b", None]), "y contains None"),
+        (np.array(["a", "b", None]), "None or NA"),
+        (pd.Series(["a", "b", None], dtype="string"), "None or NA"),
         ([0.1, 0.7, 0.25], "Unknown label type: continuous"),
     ):
         with pytest.raises(ValueError, match=message):

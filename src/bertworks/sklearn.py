@@ -207,13 +207,17 @@ class TextClassifier(_base.ClassifierMixin, _FinetunedEstimator):  # type: ignor
 
         Raises:
             ValueError: X is not texts, y has another length, fewer than two classes, or a value
-                that is missing, or a number that is no class.
+                that is missing, or a number with a fraction (give such classes as texts).
         """
         texts, labels = self._read_texts(X), _validation.column_or_1d(y, warn=True)
         _validation.check_consistent_length(texts, labels)
+        if labels.dtype == object:  # texts, or numbers in a column that had gaps
+            values = labels.tolist()
+            if any(value is None or repr(value) == "<NA>" for value in values):
+                raise ValueError("y has no class for a text: None or NA")
+            kinds = {type(value) for value in values}
+            labels = labels if len(kinds) > 1 else np.asarray(values)
         _validation.assert_all_finite(labels, input_name="y")
-        if None in labels.tolist():
-            raise ValueError("y contains None: give the class of each text")
         _multiclass.check_classification_targets(labels)
         self.classes_, indices = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:

@@ -138,7 +138,7 @@ def test_existing_outputs_and_inputs_are_not_overwritten(world: World) -> None:
     fails("vocab", world.corpus, "--out", world.train, says="is a file, not a directory")
     words = ("prepare", world.corpus, "--tokenizer", world.vocab, "--out")
     fails(*words, world.vocab, says="is an input")
-    fails(*words, world.classifier, says="not empty")
+    fails(*words, world.classifier, says="already exists")
     words = ("pretrain", "tiny", f"data={world.data}", *SMALL, *CPU, "--out")
     fails(*words, world.vocab, says="not empty and holds no run")
     fails(*words, world.pretrained, "seed=9", says="seed=0, not 9")

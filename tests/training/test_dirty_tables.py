@@ -184,6 +184,8 @@ def test_evaluate_and_score_leave_the_same_rows_out(tmp_path: Path) -> None:
         ({"not spam": 5, "not_spam": 2, "spam": 2}, [("not_spam", "not spam")]),
         ({"location": 5, "loaction": 2}, []),
         ({"location": 500, "loaction": 5, "locaton": 6}, [("loaction", "location")]),
+        ({"verified": 500, "unverified": 5}, []),
+        ({"hypertension": 500, "hypotension": 5}, []),
         ({"topic_1": 5, "topic_2": 1, "topic_11": 1}, []),
         ({"C": 3, "C++": 1, "C#": 1, "A-": 1, "A+": 4}, []),
         ({"entailment": 5, "contradiction": 1, "neutral": 1}, []),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,7 +12,6 @@ import typer
 
 from ..errors import DataError, SettingsError
 from ..settings import literals
-from ..utils.directories import output_exists
 from ..utils.progress import Progress
 from .application import verb
 from .corpus_options import Corpus, CorpusInput, show_read_counts
@@ -240,15 +240,11 @@ def distil(
                 ctx.fail(f"--{name} needs --data FILE.")
         for name, value in {**training_settings, **table}.items():
             raise SettingsError(f"{name}={value} does nothing without texts", fix="Give --data.")
-    vectors_file = _teacher_file(out, vectors)
     is_temporary = data is not None and vectors is None
-    if (
-        is_temporary
-        and not overwrite
-        and output_exists(out)
-        and manifest_path(vectors_file).exists()
-    ):
-        remove_file(vectors_file)  # the command was killed after it had written the model
+    if is_temporary and not overwrite and os.path.isdir(out):
+        left = _teacher_file(out, None)
+        if _is_older(manifest_path(left), Path(out)):
+            remove_file(left)  # the command was killed after it had written the model
     with output(out, [words, data], model=model, kind="whole directory", overwrite=overwrite):
         new_words = [] if words is None else [*read_words(words).values()]
         texts = None if data is None else read_texts(data, column=column, **table).without_blank()
@@ -256,6 +252,7 @@ def distil(
         small = distil_static(teacher, new_words, **settings)
         facts: dict[str, object] = {}
         if texts is not None:
+            vectors_file = _teacher_file(out, vectors)
             small, facts = _train_static(
                 small, teacher, texts, vectors_file, overwrite and is_temporary, training_settings
             )
@@ -271,6 +268,12 @@ def distil(
             "written to": directory,
         }
     )
+
+
+def _is_older(file: Path, model: Path) -> bool:
+    """Whether a file was written before the files of a model."""
+    times = (one.stat().st_mtime_ns for one in model.iterdir())
+    return file.exists() and file.stat().st_mtime_ns <= max(times, default=0)
 
 
 def _teacher_file(out: str, vectors: str | None) -> Path:

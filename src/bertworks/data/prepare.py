@@ -91,9 +91,8 @@ def prepare(
     Raises:
         DataError: the corpus is missing, not valid or holds no text; or `out` holds a corpus of
             other settings or other texts.
-        OutputError: `out` cannot be written (finished shards are kept), is being written by another
-            process, or is, contains or is inside an input.
-        BertworksError: `out` holds something else.
+        OutputError: `out` holds something else, cannot be written (finished shards are kept), is
+            being written by another process, or is, contains or is inside an input.
     """
     reading, others = CorpusOptions.split(settings)
     corpus_options, options = CorpusOptions.parse(reading), PrepareSettings.parse(others)

@@ -155,6 +155,6 @@ def add_text(texts: dict[str, str], identifier: str, text: str, where: str) -> N
     Raises:
         DataError: the id has another text already.
     """
-    if texts.setdefault(identifier, text) != text:
+    if texts.setdefault(identifier, text).split() != text.split():
         fix = "Remove one of its lines."
         raise DataError(f"the id {identifier!r} has another text before", where=where, fix=fix)

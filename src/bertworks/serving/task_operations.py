@@ -169,7 +169,7 @@ async def answer_from_corpus(
     for hits in hits_of_questions:
         spans_of_hits = ((hit, *next(spans_of_rows)[1:]) for hit in hits)
         answers_of_hits = [answers_in(hit, spans, null, task) for hit, spans, null in spans_of_hits]
-        answers.append(best_answers(answers_of_hits, top_k))
+        answers.append(best_answers(answers_of_hits, top_k, task))
     return answers
 
 

@@ -217,8 +217,9 @@ def sort_labels(labels: Iterable[str]) -> tuple[str, ...]:
 def find_misspellings(counts: Mapping[str, int]) -> list[tuple[str, str]]:
     """Return labels that are probably misspellings of others, each with the other.
 
-    These are labels that are close to a more frequent one, if they have one row, or at most a
-    hundredth of the other's; and the rarer of two labels that differ only in letter case, blanks,
+    These are labels of one row that are close to a more frequent one; those of at most a hundredth
+    of another's rows that have its letters in another order (`unverified` is also close to
+    `verified`); and the rarer of two labels that differ only in letter case, blanks,
     invisible characters, the encoding of a letter in Unicode, or how a number is written. Names
     that differ in a number are different.
     """
@@ -232,7 +233,8 @@ def find_misspellings(counts: Mapping[str, int]) -> list[tuple[str, str]]:
             frequent = [
                 label
                 for label in by_spelling.values()
-                if counts[name] == 1 < counts[label] or counts[name] * 100 <= counts[label]
+                if counts[name] == 1 < counts[label]
+                or (counts[name] * 100 <= counts[label] and sorted(name) == sorted(label))
             ]
             same_numbers = [
                 label for label in frequent if _keep_digits(label) == _keep_digits(name)

@@ -35,7 +35,8 @@ def test_answers_are_the_spans_with_the_highest_logits_less_those_of_the_rank(na
     assert none == []
     assert {one.row for one in answers} == {0, 1}
     ranks = {hit.row: rank for rank, hit in enumerate(index.search(QUESTIONS[0])[0], 1)}
-    orders = [one.score - RANK_WEIGHT * np.log(ranks[one.row]) for one in answers]
+    weight = RANK_WEIGHT if name == "answering" else 0
+    orders = [one.score - weight * np.log(ranks[one.row]) for one in answers]
     assert orders == sorted(orders, reverse=True)
     assert len({one.answer for one in answers}) == len(answers)
     similarities = {hit.row: hit.similarity for hit in index.search(QUESTIONS[0])[0]}
@@ -67,9 +68,15 @@ def test_passage_of_rank_3_needs_a_score_that_is_higher_by_the_logarithm_of_9() 
     def answer(text: str, score: float) -> CorpusAnswer:
         return CorpusAnswer(text, score, 0.5, 0, "text 1", 0, 1, "a passage")
 
-    for excess, best in ((-0.01, "first"), (0.01, "third")):
-        third = answer("third", 5 + np.log(9) + excess)
-        answers = best_answers([[answer("first", 5)], [], [third]], top_k=2)
+    tasks = [load(SAVED_MODELS / name, device="cpu").task for name in ("answering", "unanswerable")]
+    for excess, best, task in (
+        (np.log(9) - 0.01, "first", tasks[0]),
+        (np.log(9) + 0.01, "third", tasks[0]),
+        (-0.01, "first", tasks[1]),  # scores are relative to "no answer"
+        (0.01, "third", tasks[1]),
+    ):
+        third = answer("third", 5 + excess)
+        answers = best_answers([[answer("first", 5)], [], [third]], 2, task)
         assert next(one.answer for one in answers) == best
         assert third in answers  # with the reader's own score
 

@@ -205,7 +205,7 @@ def test_candidates_without_scores_are_neither_cut_nor_fused(tmp_path: Path) -> 
         evaluate_retrieval({"top": file}, tmp_path, depth=11, metrics="recall@10")
     (stage,) = evaluate_retrieval({"top": file}, tmp_path, depth=12, metrics="recall@10")
     assert len(stage.run["q"]) == 12
-    says = "the candidates have no order before they are reranked; only their recall counts"
+    says = "the candidates have no order unless they are reranked; only their recall means anything"
     assert stage.evaluation.notes == [f"{file}: {says}"]
     with pytest.raises(DataError, match=r"top1000\.dev\.tsv: .*no scores.*cannot be fused"):
         evaluate_retrieval({"top": file, "bm25": "bm25"}, tmp_path)

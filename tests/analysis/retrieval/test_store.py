@@ -251,3 +251,15 @@ def test_store_of_another_pooling_or_prompt_is_refused(
     model.sentence = model.sentence.with_values(**values)
     with pytest.raises(DataError, match="another model"):
         VectorStore.open(model, tmp_path / "store")
+
+
+def test_store_of_the_default_prompt_is_refused_without_prompt_of_documents(tmp_path: Path) -> None:
+    model = bw.load("mini-sentences")
+    assert model.sentence is not None
+    entries: dict[str, Any] = {"default_prompt_name": "q", "prompts": {"q": "a cat "}}
+    model.sentence = model.sentence.with_values(entries=entries)
+    VectorStore.open(model, tmp_path / "store").add(["a"], ids=["1"])
+    entries = {"default_prompt_name": "q", "prompts": {"q": "a cat ", "document": ""}}
+    model.sentence = model.sentence.with_values(entries=entries)
+    with pytest.raises(DataError, match="another model"):
+        VectorStore.open(model, tmp_path / "store")

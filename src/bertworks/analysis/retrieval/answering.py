@@ -3,7 +3,7 @@
     question ─► index ─► best passages ─► reader ─► spans of all passages ─► the best answers
 
 Spans of different passages are compared by their logits, as by Chen et al., and by their passages'
-ranks: a reader that has seen only passages with answers finds one in each. The rank stands for the
+ranks if the reader does not know "no answer": it finds one in each. The rank stands for the
 retriever's score in Yang et al.: scores of BM25, cosines and fusions have different scales.
 
 Source: Chen et al. (2017), "Reading Wikipedia to Answer Open-Domain Questions", §3; Yang et al.
@@ -96,13 +96,13 @@ def answer_questions(
         SettingsError: a number is less than 1.
         DataError: a question is too long for the index's model.
     """
-    check_reader(reader)
+    task = check_reader(reader)
     if passages < 1 or top_k < 1:
         raise SettingsError(f"passages={passages}, top_k={top_k}: both must be at least 1")
     questions = [questions] if isinstance(questions, str) else list(questions)
     hits_of_questions = index.search(questions, passages)
     answers = _read(reader, questions, hits_of_questions, EngineSettings.parse(settings))
-    return [best_answers(own, top_k) for own in answers]
+    return [best_answers(own, top_k, task) for own in answers]
 
 
 def evaluate_answers(
@@ -146,7 +146,7 @@ def evaluate_answers(
         )
         num_retrieved = 0
         for number, (where, values) in enumerate(rows):
-            best = next(iter(best_answers(answers[number][:cutoff], 1)), None)
+            best = next(iter(best_answers(answers[number][:cutoff], 1, task)), None)
             hits = hits_of_questions[number][:cutoff]
             passage = values[own_task.column("context")]
             num_retrieved += any(hit.text == passage for hit in hits)
@@ -233,11 +233,13 @@ def answers_in(
 
 
 def best_answers(
-    answers_of_passages: Sequence[Sequence[CorpusAnswer]], top_k: int
+    answers_of_passages: Sequence[Sequence[CorpusAnswer]], top_k: int, task: AnsweringTask
 ) -> list[CorpusAnswer]:
     """Return the best answers with different texts, of all passages, which are in their order."""
+    # Scores that are relative to "no answer" tell whether a passage has one.
+    weight = 0.0 if task.settings.unanswerable else RANK_WEIGHT
     answers = [
-        (RANK_WEIGHT * math.log(rank) - one.score, rank, one.start, one)
+        (weight * math.log(rank) - one.score, rank, one.start, one)
         for rank, answers in enumerate(answers_of_passages, 1)
         for one in answers
     ]

@@ -39,9 +39,14 @@ _SPACING_MARKS = range(0x900, 0x20000)
 """Characters among which the vowels of Indic scripts are, which have a width."""
 
 
+_ASCII_WORD = re.compile(r"\w+")
+
+
 def split_words(text: str) -> list[str]:
     """Return the words of a text, in lower case."""
-    words: list[str] = _word_pattern().findall(_NORMALIZER.normalize_str(text))
+    text = _NORMALIZER.normalize_str(text)
+    pattern = _ASCII_WORD if text.isascii() else _word_pattern()  # half the time
+    words: list[str] = pattern.findall(text)
     return words
 
 

@@ -70,8 +70,8 @@ class _RunIndex(TextIndex):
             raise DataError(f"{min(unknown_names)!r} is not in {corpus.name}", where=str(file))
         if not has_scores:
             _check_unordered(max(map(len, runs)), depth, file)
-            what = "the candidates have no order before they are reranked"
-            self.notes.append(f"{file}: {what}; only their recall counts")
+            what = "the candidates have no order unless they are reranked"
+            self.notes.append(f"{file}: {what}; only their recall means anything")
         self._size = len(rows)
         self._pairs = [
             [(rows[name], scores[name]) for name in sort_documents(scores)] for scores in runs

@@ -120,7 +120,7 @@ def mine(
     if overwrite:
         remove_file(path, inputs)
     rows = _read_pairs(pairs, options, table_options)
-    passages, positives = _passages_of(rows, corpus, table_options)
+    passages, rows_of_passages, positives = _passages_of(rows, corpus, table_options)
     index_folder = path.with_name(f"{path.name}.index")
     provenance = {
         "model": _fingerprint_of(retriever),
@@ -137,7 +137,7 @@ def mine(
         update = None if progress is None else progress("embedding passages")
         index = open_index(retriever, passages, folder, progress=update, **engine)
     threads = threads_of_worker(workers.count, workers.cluster)
-    miner = _Miner(index, passages, positives, options, rerank, engine, threads)
+    miner = _Miner(index, passages, rows_of_passages, positives, options, rerank, engine, threads)
     report = _report_rows(None if progress is None else progress("mining"), len(rows))
 
     def windows() -> Iterator[RowWindow[Pair]]:
@@ -207,20 +207,31 @@ def _read_pairs(
 
 def _passages_of(
     pairs: Sequence[Pair], corpus: Table | None, table_options: Mapping[str, Any]
-) -> tuple[list[str], dict[str, set[str]]]:
-    """Return the distinct passages, and the keys of those that belong to each query, by its key."""
-    passages: dict[str, str] = {}
-    for _, passage in pairs:
-        passages.setdefault(_key_of(passage), passage)
+) -> tuple[list[str], dict[str, int], dict[str, set[int]]]:
+    """Return the distinct passages, the row of each pair's, and the rows that belong to a query."""
+    passages: list[str] = []
+    rows: dict[str, int] = {}
+
+    def row_of(text: str) -> int:
+        row = rows.setdefault(_key_of(text), len(passages))
+        if row == len(passages):
+            passages.append(text)
+        return row
+
+    rows_of_passages = {passage: row_of(passage) for _, passage in pairs}
     if corpus is not None:
         for _, text in open_texts(corpus, None, is_read_once=True, **table_options):
             if text.strip():
-                passages.setdefault(_key_of(text), text)
-    positives: dict[str, set[str]] = {}
+                row_of(text)
+    sets: dict[str, set[int]] = {}  # by the query's key
+    positives: dict[str, set[int]] = {}
     for query, passage in pairs:
         key = _key_of(query)
-        positives.setdefault(key, {key}).add(_key_of(passage))
-    return list(passages.values()), positives
+        # The query itself may be a passage.
+        own = sets.setdefault(key, {rows[key]} if key in rows else set())
+        own.add(rows_of_passages[passage])
+        positives[query] = own
+    return passages, rows_of_passages, positives
 
 
 def _key_of(text: str) -> str:
@@ -234,13 +245,15 @@ class _Miner:
 
     Attributes:
         index: of the passages; None if nothing is to be mined.
-        positives: the keys of the passages of each query, and of the query itself.
+        rows_of_passages: the rows of the pairs' passages among all.
+        positives: the rows of the passages of each query, and of the query itself.
         threads: the number of threads of a worker; None: unchanged.
     """
 
     index: TextIndex | None
     passages: Sequence[str]
-    positives: Mapping[str, set[str]]
+    rows_of_passages: Mapping[str, int]
+    positives: Mapping[str, set[int]]
     settings: MineSettings
     rerank: AnyModel | None
     engine: Mapping[str, Any]
@@ -274,20 +287,14 @@ class _Miner:
         self, query: str, passage: str, ranking: Sequence[tuple[int, float]]
     ) -> list[str]:
         """Return the passages that may be negatives of a pair, best ranked first."""
-        settings, own = self.settings, self.positives[_key_of(query)]
-        texts = [self.passages[row] for row, _ in ranking]
-        keys = [_key_of(text) for text in texts]
+        settings, own = self.settings, self.positives[query]
         limit = None
         if settings.margin is not None:
             # A passage that is not in the ranking is less similar than all that are.
-            similarities = {key: score for key, (_, score) in zip(keys, ranking, strict=True)}
-            limit = similarities.get(_key_of(passage), float("-inf")) - settings.margin
-        others = [
-            (text, score)
-            for key, text, (_, score) in zip(keys, texts, ranking, strict=True)
-            if key not in own
-        ]
-        return [text for text, score in others[settings.skip :] if limit is None or score <= limit]
+            own_row = self.rows_of_passages[passage]
+            limit = dict(ranking).get(own_row, float("-inf")) - settings.margin
+        others = [(row, score) for row, score in ranking if row not in own][settings.skip :]
+        return [self.passages[row] for row, score in others if limit is None or score <= limit]
 
     def _with_scores(
         self, pairs: Sequence[Pair], candidates: Sequence[Sequence[str]], model: AnyModel

@@ -283,7 +283,8 @@ def _list_ids(ids: str | Iterable[object]) -> list[str]:
 def _fingerprint(model: AnyModel) -> str:
     """Return a digest of what vectors of texts depend on: weights, pooling, prompts."""
     defaults = {} if model.sentence is None else model.sentence.embed_defaults()
-    if prompt := vector_settings(model)["prompt"]:
+    prompt = vector_settings(model)["prompt"]
+    if prompt != defaults.get("prompt", ""):
         defaults = {**defaults, "prompt": prompt}
     content = [model.fingerprint(), defaults, model.similarity_function]
     text = json.dumps(content, sort_keys=True, default=str)

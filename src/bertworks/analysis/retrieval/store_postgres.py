@@ -110,10 +110,13 @@ class PostgresBackend(StoreBackend):
             for vector in queries:
                 values = {"vector": _text_of_vector(vector), "count": count}
                 pairs.append(cursor.execute(self._query(query), values).fetchall())
-        if approximate and any(len(rows) < count for rows in pairs):
+        scores, rows = ranking_of(pairs, count)
+        is_short = np.array([len(found) < count for found in pairs], bool)
+        if approximate and is_short.any():
             # An HNSW index gives `ef_search` rows at most, and fewer where texts were deleted.
-            return self.nearest(queries, count, approximate=False)
-        return ranking_of(pairs, count)
+            exact = self.nearest(queries[is_short], count, approximate=False)
+            scores[is_short], rows[is_short] = exact
+        return scores, rows
 
     def _create(self, cursor: Any, width: int) -> None:
         """Make the table, whose comment says which model's vectors it has."""
