@@ -90,7 +90,7 @@ def write_texts(corpus: str, out: Path, counts: Sequence[int], dev: int, seed: i
     rows = [row for name in ("train.tsv", "dev.tsv") for row in scored_pairs(name)]
     test_sentences = {normal(row[column]) for row in rows for column in ("sentence1", "sentence2")}
     distinct = [text for key, text in sentences.items() if key not in test_sentences]
-    print(f"{read.documents:,} documents, {len(read.excluded):,} left out")
+    print(f"{read.documents:,} documents, {len(read.excluded_documents):,} left out")
     print(f"{len(distinct):,} sentences; {len(sentences) - len(distinct)} more are in STS-B")
     print(f"{len(passages):,} passages")
     draw = random.Random(seed)

@@ -76,7 +76,7 @@ def peer(options: argparse.Namespace, size: str, work: Path) -> None:
 
     from bertworks.packed import Batch
     from bertworks.tasks.pretraining.task import PretrainingTask
-    from bertworks.training.optimizer import parameter_groups
+    from bertworks.training.optimizer import learning_rate, parameter_groups
     from bertworks.training.plan import batch_of
     from bertworks.training.pretrain import PretrainingData
     from bertworks.training.recipe import PretrainSettings
@@ -111,7 +111,7 @@ def peer(options: argparse.Namespace, size: str, work: Path) -> None:
     batches = stream(phase.source, task.collate, batch_of(phase, run_settings))
     for step, global_batch in enumerate(batches):
         for group in optimizer.param_groups:
-            group["lr"] = run_settings.rate(step, MANY)
+            group["lr"] = learning_rate(run_settings, step, MANY)
         (batch,) = global_batch.micro_batches
         with torch.autocast("cpu", torch.bfloat16, enabled=options.precision == "bf16"):
             loss = model(**padded(batch.to("cpu"))).loss

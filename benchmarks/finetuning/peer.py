@@ -26,7 +26,7 @@ from transformers import AutoTokenizer
 from bertworks.data.tables import read_rows
 from bertworks.tasks import find_labelled_task
 from bertworks.text.tokenizer import Tokenizer
-from bertworks.training.optimizer import parameter_groups
+from bertworks.training.optimizer import learning_rate, parameter_groups
 from bertworks.training.row_source import RowSource
 from bertworks.training.settings import settings_of
 
@@ -85,10 +85,7 @@ def main() -> None:
     kind = find_labelled_task(written["task"])
     settings = settings_of(kind).parse({k: v for k, v in written.items() if k not in _OF_A_RUN})
     own = kind.user_settings_in(settings)
-    tables = [
-        read_rows(path, columns=own.named_columns(), header=own.header)
-        for path in (options.train, options.dev)
-    ]
+    tables = [read_rows(path, columns=own.named_columns()) for path in (options.train, options.dev)]
     ours = kind.from_table(Tokenizer.load(options.model), tables[0], own)
     train, dev = ([row.values for row in table] for table in tables)
     fit = settings.fit_settings(1)
@@ -112,7 +109,7 @@ def main() -> None:
     stream = batches(features, size, settings.seed if options.same_batches else None)
     for step, part in enumerate(islice(stream, total)):
         for group in optimizer.param_groups:
-            group["lr"] = fit.rate(step, total)
+            group["lr"] = learning_rate(fit, step, total)
         inputs = task.batch(part)
         with torch.autocast("cpu", torch.bfloat16, enabled=settings.precision == "bf16"):
             loss = model(**inputs).loss

@@ -224,14 +224,14 @@ def write_start(one: Benchmark, model: str, settings: Mapping[str, Any], folder:
     from bertworks.loading import load
     from bertworks.model import Model
     from bertworks.tasks import find_labelled_task
-    from bertworks.training.finetune import Start
     from bertworks.training.random_state import seed_everything
     from bertworks.training.settings import settings_of
+    from bertworks.training.start import Start
 
     kind = find_labelled_task(one.task)
     run_settings = settings_of(kind).parse(settings)
     options = kind.user_settings_in(run_settings)
-    rows = read_rows(tables(one, folder)[0], columns=options.named_columns(), header=options.header)
+    rows = read_rows(tables(one, folder)[0], columns=options.named_columns())
     start_model = load(model)
     task = kind.from_table(start_model.tokenizer, rows, options)
     seed_everything(run_settings.seed)

@@ -89,13 +89,13 @@ def peer(task: str, precision: str, model: Path, table: Path) -> int:
     from bertworks.data.tables import read_rows
     from bertworks.tasks import find_labelled_task
     from bertworks.text.tokenizer import Tokenizer
-    from bertworks.training.optimizer import parameter_groups
+    from bertworks.training.optimizer import learning_rate, parameter_groups
     from bertworks.training.settings import settings_of
 
     kind = find_labelled_task(TASKS[task][0])
     settings = settings_of(kind).parse({**TASKS[task][1], "epochs": 1})
     own = kind.user_settings_in(settings)
-    rows = read_rows(table, columns=own.named_columns(), header=own.header)
+    rows = read_rows(table, columns=own.named_columns())
     task_settings = kind.from_table(Tokenizer.load(model), rows, own).settings
     task_ = PEERS[kind.name](AutoTokenizer.from_pretrained(model), task_settings)
     network = task_.model(str(model)).train()
@@ -106,7 +106,7 @@ def peer(task: str, precision: str, model: Path, table: Path) -> int:
     steps = -(-len(features) // size)
     for step, part in enumerate(islice(batches(features, size, None), steps)):
         for group in optimizer.param_groups:
-            group["lr"] = fit.rate(step, steps)
+            group["lr"] = learning_rate(fit, step, steps)
         inputs = task_.batch(part)
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
             loss = network(**inputs).loss
