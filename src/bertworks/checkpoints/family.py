@@ -105,7 +105,7 @@ class Family:
     convert_config: Callable[[dict[str, Any]], dict[str, Any]] = dict
     adjust_settings: Callable[[dict[str, Any]], dict[str, Any]] = dict
     token_ids: Mapping[str, str] = field(default_factory=dict)
-    extra: Callable[[EncoderConfig], dict[str, Any]] = lambda config: {}  # noqa: ARG005
+    extra: Callable[[EncoderConfig], dict[str, Any]] = lambda _: {}
     dropouts: Mapping[str, str] = field(
         default_factory=lambda: dict.fromkeys(
             ("classification", "tagging", "choice"), "classifier_dropout"

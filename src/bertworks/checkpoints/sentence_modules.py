@@ -91,10 +91,10 @@ def write_pooling(directory: Path, pooling: str, hidden_size: int, *, include_pr
     config |= {key: mode in modes for key, mode in _OLD_POOLING_KEYS.items()}
     if modes != [mode for mode in _OLD_POOLING_KEYS.values() if mode in modes]:
         # Versions before 6 have only one order.
-        names = {mode: name for name, mode in _POOLING_MODES.items()}
+        names: dict[str, str] = {mode: name for name, mode in _POOLING_MODES.items()}
         config = {
             "embedding_dimension": hidden_size,
-            "pooling_mode": [names[mode] for mode in modes],  # type: ignore[index]
+            "pooling_mode": [names[mode] for mode in modes],
         }
     if not include_prompt:
         config["include_prompt"] = False

@@ -65,7 +65,7 @@ class Target(ABC):
         return isinstance(model.task, cls.task)
 
     @classmethod
-    def occurs_in(cls, inputs: EncodedInput) -> bool:  # noqa: ARG003
+    def occurs_in(cls, inputs: EncodedInput) -> bool:  # noqa: ARG003  some kinds need a mask or a pair
         """Whether there is something of the kind in a text to predict."""
         return True
 
@@ -99,7 +99,7 @@ class Target(ABC):
     def find_in(
         self,
         inputs: EncodedInput,
-        places: Mapping[int, int],  # noqa: ARG002
+        places: Mapping[int, int],  # noqa: ARG002  kinds with a position look it up here
     ) -> Self | None:
         """Return the corresponding target in another text; None if there is none.
 

@@ -88,8 +88,10 @@ class HiddenStateExtractor(TextReader):
             states = self.of_tokens(packed)
             edges = packed.on_host.cu_seqlens.tolist()
             owners = [places[text.index] for text in part]
-            # The function is called in this turn of the loop.
-            check_finite(states, lambda at: owners[bisect_right(edges, at) - 1])  # noqa: B023
+            check_finite(
+                states,
+                lambda at: owners[bisect_right(edges, at) - 1],  # noqa: B023  called in this turn
+            )
             yield part, packed, states.cpu().numpy()
 
     def layer_vectors(
