@@ -94,6 +94,20 @@ def test_rows_are_in_the_order_of_the_probability_of_their_label() -> None:
     assert last_suspect >= len(result.suspects)  # a less probable label may be no suspect
 
 
+@pytest.mark.long
+def test_rows_that_are_the_only_one_of_their_label_are_last() -> None:
+    """A classifier that was not trained on the row gives its label the probability 0."""
+    rows = make_rows()
+    rows[3]["label"] = "money"
+    rows += [{"text": "the kitten", "label": "kittens"}, {"text": "the coin", "label": "coins"}]
+    result = check_labels("mini-sentences", rows, device="cpu")
+    assert result.rows[0].number == result.suspects[0].number == 4
+    assert {row.number for row in result.rows[-2:]} == {41, 42}
+    assert result.single_labels == ("coins", "kittens")
+    assert result.notes[0].endswith("listed last: 'coins', 'kittens'")
+    assert not check_labels("mini-sentences", make_rows(), device="cpu").notes
+
+
 def test_similar_texts_are_grouped() -> None:
     texts = ["A cat!", "a  CAT", "one two three four five", "One, two three four 5.", "a dog"]
     texts += ["one two three five", "", "!", "a b c d e f", "a x c d e", "a c d e"]

@@ -90,7 +90,9 @@ def check_labels(
     ]
     counts = Counter(row.label for row in rows)
     return LabelCheck(
-        rows=tuple(sorted(rows, key=lambda row: row.label_probability)),
+        rows=tuple(
+            sorted(rows, key=lambda row: (counts[row.label] == 1, row.label_probability))
+        ),
         conflicts=tuple(
             tuple(rows[at] for at in group)
             for group in group_similar_texts(texts)
@@ -100,6 +102,7 @@ def check_labels(
             (name, counts[name], other, counts[other]) for name, other in find_misspellings(counts)
         ),
         accuracy=float(np.mean(predicted == labels)),
+        single_labels=tuple(name for name in names if counts[name] == 1),
     )
 
 

@@ -318,7 +318,7 @@ def check_labels(
     Args:
         data (FILE): Rows with labels, single texts.
         out (FILE): Output file: .tsv, .csv or .jsonl, with all rows, the least probable label
-            first.
+            first; rows that are the only one of their label last.
         report (FILE): Write an HTML page of suspect labels, conflicts and misspelt labels.
     """
     from ..analysis.label_check import check_labels as run
@@ -350,6 +350,7 @@ def check_labels(
     columns = ("row", "label", "predicted", "label's probability", "text")
     display.table(columns, lines, right=("row", "label's probability"), truncate="text")
     display.metrics(facts)
+    display.notes(result.notes)
     display.notes(
         f"the label {name!r} ({count:,}) may be a misspelling of {other!r} ({other_count:,})"
         for name, count, other, other_count in result.misspellings

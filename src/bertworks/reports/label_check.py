@@ -40,6 +40,7 @@ def write_label_report(
     )
     body = [
         page.headline(figures),
+        *map(page.paragraph, result.notes),
         page.section("Suspect labels", note, _rows(suspects[:MAX_ROWS])) if suspects else "",
         page.section(
             "Nearly the same text, different labels", *map(_rows, result.conflicts[:MAX_ROWS])

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..data.rows import LocatedRow, Row
+from ..errors import shorten_list
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -49,21 +50,32 @@ class LabelCheck:
     """The labels of a table, checked.
 
     Attributes:
-        rows: all rows, by the probability of the label, the lowest first.
+        rows: all rows, by the probability of the label, the lowest first; those of
+            `single_labels` are last.
         conflicts: groups of rows with the same text, or nearly, and different labels.
         misspellings: labels that are probably misspelt, each with the other and their counts.
         accuracy: share of the rows whose label is predicted.
+        single_labels: labels with a single row. Classifiers that were not trained on it do not know
+            the label, so its probability is always 0.
     """
 
     rows: tuple[CheckedLabel, ...]
     conflicts: tuple[tuple[CheckedLabel, ...], ...]
     misspellings: tuple[tuple[str, int, str, int], ...]
     accuracy: float
+    single_labels: tuple[str, ...]
 
     @property
     def suspects(self) -> tuple[CheckedLabel, ...]:
         """The rows whose label is probably wrong."""
         return tuple(row for row in self.rows if row.is_suspect)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the order of the rows does not say."""
+        labels = shorten_list(self.single_labels)
+        note = f"labels with a single row, which cannot be checked and is listed last: {labels}"
+        return [note] if self.single_labels else []
 
     def predictions(self) -> Iterator[tuple[Row, dict[str, Any]]]:
         """Yield the rows in their order, each as a row with its prediction, for a file."""
