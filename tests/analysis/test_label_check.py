@@ -11,10 +11,18 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from bertworks.analysis import label_check
 from bertworks.analysis.label_check import check_labels
 from bertworks.cli import app
+from bertworks.data.rows import LocatedRow
 from bertworks.errors import BertworksError, DataError, SettingsError
-from bertworks.tasks.label_check import find_suspects, group_similar_texts
+from bertworks.reports import label_check as label_report
+from bertworks.tasks.label_check import (
+    CheckedLabel,
+    LabelCheck,
+    find_suspects,
+    group_similar_texts,
+)
 
 ANIMALS = ["cat", "dog", "horse", "cow", "bird"]
 MONEY = ["bank", "price", "interest", "market", "money"]
@@ -140,6 +148,25 @@ def test_command_writes_table_and_page(tmp_path: Path) -> None:
     page = report.read_text()
     for text in ("Suspect labels", "different labels", "The cat, and the dog", "mony"):
         assert text in page
+
+
+def test_shortened_lists_say_how_many_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = CheckedLabel(1, LocatedRow("rows.tsv:2", {}), "a cat", "cats", 0.1, "dogs", 0.9, True)
+    result = LabelCheck((row,) * 21, ((row, row),) * 30, (), 0.5, ())
+    monkeypatch.setattr(label_check, "check_labels", lambda *args, **settings: result)
+    monkeypatch.setattr(label_report, "MAX_ROWS", 20)
+    data, report = tmp_path / "rows.tsv", tmp_path / "page.html"
+    data.write_text("text\tlabel\n")
+    command = ["check-labels", "--model", "mini-sentences", "--data", str(data)]
+    output = CliRunner().invoke(app, command, catch_exceptions=False).output
+    assert "and 1 more suspect on the page of --report FILE" in output
+    assert "and 25 more conflicts on the page of --report FILE" in output
+    command += ["--report", str(report)]
+    output = " ".join(CliRunner().invoke(app, command, catch_exceptions=False).output.split())
+    assert f"and 25 more conflicts in {report}" in output
+    assert report.read_text().count("The first 20 are shown.") == 2
 
 
 def test_impossible_tables_are_refused() -> None:

@@ -90,9 +90,7 @@ def check_labels(
     ]
     counts = Counter(row.label for row in rows)
     return LabelCheck(
-        rows=tuple(
-            sorted(rows, key=lambda row: (counts[row.label] == 1, row.label_probability))
-        ),
+        rows=tuple(sorted(rows, key=lambda row: (counts[row.label] == 1, row.label_probability))),
         conflicts=tuple(
             tuple(rows[at] for at in group)
             for group in group_similar_texts(texts)

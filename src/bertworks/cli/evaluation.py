@@ -11,6 +11,7 @@ import typer
 
 from ..errors import DataError, SettingsError
 from ..settings import literals
+from ..utils.formatting import format_count
 from ..utils.progress import Progress
 from .application import verb
 from .devices import DeviceOption, ModelWorkers
@@ -349,6 +350,12 @@ def check_labels(
     ]
     columns = ("row", "label", "predicted", "label's probability", "text")
     display.table(columns, lines, right=("row", "label's probability"), truncate="text")
+
+    def more(count: int, noun: str) -> list[str]:
+        where = "on the page of --report FILE" if report is None else f"in {report}"
+        return [f"and {format_count(count, f'more {noun}')} {where}"] if count > 0 else []
+
+    display.notes(more(len(result.suspects) - MAX_SUSPECTS, "suspect"))
     display.metrics(facts)
     display.notes(result.notes)
     display.notes(
@@ -363,8 +370,7 @@ def check_labels(
         )
         for group in result.conflicts[:MAX_CONFLICTS]
     )
-    if len(result.conflicts) > MAX_CONFLICTS and report is None:
-        display.notes([f"--report FILE lists all {len(result.conflicts):,} conflicts"])
+    display.notes(more(len(result.conflicts) - MAX_CONFLICTS, "conflict"))
     display.notes(["Rows are counted from 1, without the line of column names."])
     display.facts({"rows written to": out, "report": report})
 

@@ -33,7 +33,10 @@ def write_label_report(
         page.Figure("Misspellings", f"{len(result.misspellings):,}", "labels"),
         page.Figure("Accuracy", page.metric("accuracy", result.accuracy), "on rows left out"),
     ]
-    more = f" The first {MAX_ROWS} are shown." if len(suspects) > MAX_ROWS else ""
+    more, more_conflicts = (
+        f" The first {MAX_ROWS} are shown." if len(rows) > MAX_ROWS else ""
+        for rows in (suspects, result.conflicts)
+    )
     note = page.paragraph(
         "Another class is more probable than is usual for its rows, for a classifier that was not "
         f"trained on the row; the least probable label first.{more}"
@@ -43,7 +46,9 @@ def write_label_report(
         *map(page.paragraph, result.notes),
         page.section("Suspect labels", note, _rows(suspects[:MAX_ROWS])) if suspects else "",
         page.section(
-            "Nearly the same text, different labels", *map(_rows, result.conflicts[:MAX_ROWS])
+            "Nearly the same text, different labels",
+            page.paragraph(more_conflicts.strip()) if more_conflicts else "",
+            *map(_rows, result.conflicts[:MAX_ROWS]),
         ),
         _misspellings(result) if result.misspellings else "",
     ]
