@@ -74,7 +74,7 @@ class Account:
         import torch
 
         activities = [torch.profiler.ProfilerActivity.CPU]
-        self._profiler = torch.profiler.profile(activities=activities, record_shapes=True)
+        self._profiler: Any = torch.profiler.profile(activities=activities, record_shapes=True)
         self._times, self._vocabulary = times, vocabulary
         self._peak, self._copy, self._bytes = best[precision], best["copy"], BYTES[precision]
 
@@ -114,8 +114,9 @@ def encode(
 
     encoder = bw.load(model, device="cpu")
     account = Account(times, encoder.tokenizer.vocab_size, best, precision)
-    for begin in (lambda: None, account.time, account.profile):
-        begin()
+    for begin in (None, account.time, account.profile):
+        if begin:
+            begin()
         for _ in range(times):
             encoder.embed(texts, precision=precision)
     return account.end()

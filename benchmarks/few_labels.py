@@ -114,8 +114,7 @@ def measure_calibration(options: argparse.Namespace) -> None:
     train, others = rows[:2500], rows[2500:]
     with tempfile.TemporaryDirectory() as folder:
         result = bw.finetune(
-            *(options.model, "classification"),
-            **{"train": train, "out": folder, "epochs": 8, "device": "cpu"},
+            options.model, "classification", train=train, out=folder, epochs=8, device="cpu"
         )
         predictions = list(result.model.predict([row["text"] for row in others]))
     names = sorted(predictions[0]["probabilities"])

@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,7 @@ def time_our_step(network: Network, batch: Batch, card: Card) -> float:
     (count,) = batch.counts.values()
 
     def loss_of() -> torch.Tensor:
+        loss: torch.Tensor
         (loss,) = network(batch.to(card.device)).values()
         return loss / count
 
@@ -197,7 +199,8 @@ def time_their_step(peer: Any, batch: Batch, card: Card) -> float | None:
     def loss_of() -> torch.Tensor:
         tensors = {name: torch.from_numpy(one).to(card.device) for name, one in inputs.items()}
         with torch.autocast(card.device.type, torch.bfloat16):
-            return peer(**tensors).loss
+            loss: torch.Tensor = peer(**tensors).loss
+        return loss
 
     torch.cuda.empty_cache()
     try:
@@ -255,11 +258,11 @@ def measure_vectors(path: Path, texts: list[str], card: Card) -> Iterator[Result
     count = len(texts)
     for batch_tokens in (8192, 32768):
         seconds = card.median_seconds(
-            lambda tokens=batch_tokens: model.embed(texts, precision="bf16", batch_tokens=tokens)
+            partial(model.embed, texts, precision="bf16", batch_tokens=batch_tokens)
         )
         yield {"who": "bertworks", "batch_tokens": batch_tokens, "texts/s": count / seconds}
     for batch_size in (32, 256) if peer is not None else ():
-        seconds = card.median_seconds(lambda size=batch_size: peer.encode(texts, batch_size=size))
+        seconds = card.median_seconds(partial(peer.encode, texts, batch_size=batch_size))
         who = "sentence-transformers"
         yield {"who": who, "batch_size": batch_size, "texts/s": count / seconds}
     single = [" ".join(texts[0].split()[:11])]

@@ -32,6 +32,7 @@ Job = Callable[[], Any]
 Loader = Callable[[], Mapping[str, Job]]
 Answer = dict[str, Any]
 
+PACKAGES: tuple[str, ...]
 PACKAGES = ("torch", "transformers", "sentence-transformers", "onnxruntime", "openvino", "nncf")
 PACKAGES += ("tokenizers", "datasets", "sentencex", "bertworks")
 ROOT = Path(__file__).resolve().parent.parent

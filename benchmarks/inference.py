@@ -55,7 +55,7 @@ MANY, SINGLE = "mixed lengths", "one text of 13 tokens"
 
 
 def ours(
-    settings: Mapping[str, str], model: Path, work: Path, *, is_calibrated: bool = False
+    settings: Mapping[str, Any], model: Path, work: Path, *, is_calibrated: bool = False
 ) -> Encode:
     import bertworks as bw
 
@@ -69,8 +69,9 @@ def sentence_transformers(dtype: str, model: Path, _work: Path) -> Encode:
     encoder = SentenceTransformer(str(model), device="cpu", model_kwargs={"dtype": dtype})
 
     def encode(texts: list[str]) -> np.ndarray:
-        vectors = encoder.encode(texts, batch_size=BATCH_SIZE, convert_to_tensor=True)
-        return vectors.float().numpy()
+        tensor = encoder.encode(texts, batch_size=BATCH_SIZE, convert_to_tensor=True)
+        vectors: np.ndarray = tensor.float().numpy()
+        return vectors
 
     return encode
 
@@ -207,7 +208,9 @@ def prepare(model: Path, work: Path, names: list[str], calibration: list[str]) -
             self.model = AutoModel.from_pretrained(model, attn_implementation=attention).eval()
 
         def forward(self, *values: torch.Tensor) -> torch.Tensor:
-            return self.model(**dict(zip(inputs, values, strict=True))).last_hidden_state
+            states = self.model(**dict(zip(inputs, values, strict=True)))
+            hidden_states: torch.Tensor = states.last_hidden_state
+            return hidden_states
 
     inputs = ["input_ids", "attention_mask"]
     plain = Plain("eager")
@@ -268,7 +271,8 @@ def cosines(work: Path, name: str) -> np.ndarray:
     """Of each vector with the reference's."""
     expected, vectors = (np.load(work / f"{who}.npy") for who in (REFERENCE, name))
     norms = np.linalg.norm(expected, axis=1) * np.linalg.norm(vectors, axis=1)
-    return (expected * vectors).sum(1) / norms
+    similarities: np.ndarray = (expected * vectors).sum(1) / norms
+    return similarities
 
 
 def paragraphs() -> list[str]:

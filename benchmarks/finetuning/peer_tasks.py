@@ -215,8 +215,8 @@ class Answering(PeerTask):
                     span if side == 1 else None for span, side in zip(offsets, sides, strict=True)
                 ]
                 span = (0, 0)
-                if answers and starts:
-                    start, end = starts[0], starts[0] + len(answers[0])
+                if answers and (start := starts[0]) is not None:
+                    end = start + len(answers[0])
                     first = [n for n, p in enumerate(places) if p and p[0] <= start < p[1]]
                     last = [n for n, p in enumerate(places) if p and p[0] < end <= p[1]]
                     span = (first[0], last[0]) if first and last else span

@@ -311,8 +311,8 @@ def run(options: argparse.Namespace) -> None:
                     if options.paired:
                         model = write_start(one, model, settings, folder)
                     if who == "peer":
-                        more = ["--same-batches"] if options.paired else []
-                        result = run_peer(one, model, settings, folder, *more)
+                        arguments = ["--same-batches"] if options.paired else []
+                        result = run_peer(one, model, settings, folder, *arguments)
                     else:
                         more = {"reinitialize": "true"} if who == "random" else {}
                         run_settings = {**settings, **more}
