@@ -17,7 +17,7 @@ import transformers
 from tokenizers import models, pre_tokenizers, trainers
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
-from bertworks.errors import BertworksWarning, DataError
+from bertworks.errors import DataError
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.tokenizer_classes import CLASSES, WITHOUT_JSON
 
@@ -138,14 +138,6 @@ def test_settings_of_bert_have_the_effect_that_they_have_in_transformers(tmp_pat
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     texts = [*TEXTS[:-1], "a city km, quoted «Quoted» Quotedly"]
     assert_same_tokens(Tokenizer.load(tmp_path), open_in_transformers(tmp_path), texts=texts)
-
-
-def test_truncation_at_the_start_is_warned_of(tmp_path, words):
-    write_vocabulary(tmp_path, WORDPIECES["BertTokenizer"][1], words)
-    settings = {"tokenizer_class": "BertTokenizer", "truncation_side": "left"}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    with pytest.warns(BertworksWarning, match="truncation_side is 'left', but here texts that"):
-        Tokenizer.load(tmp_path)
 
 
 def test_mask_of_mpnet_in_a_text_is_the_mask_token(tmp_path, words):

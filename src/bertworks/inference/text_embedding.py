@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from ..native.library import num_threads
 from ..nn.config import EncoderConfig
 from ..packed import Packed, by_tokens
 from ..settings.literals import InferencePrecision
+from ..text.definition import Side
 from ..text.encoding import Encoding, TokenIds, Truncation
 from ..text.tokenizer import Tokenizer
 from .fingerprints import fingerprint_of_arrays
@@ -237,16 +238,17 @@ class TextEmbedder(TextReader):
         *,
         prompt: str | None = None,
         truncation: Truncation | None = None,
-        side: Literal["left", "right"] = "right",
+        side: Side | None = None,
     ) -> list[EncodedText]:
         """Tokenise texts, each with the prompt before it; see `TextReader.encode`.
 
         Args:
             texts: may also be lists of words, or of ids of pieces, which have no prompt.
             prompt, truncation: instead of the settings.
-            side: the side at which texts are truncated.
+            side: the side at which texts are truncated; the tokenizer's if omitted.
         """
         prompt = self.settings.prompt if prompt is None else prompt
+        side = side or self.tokenizer.truncation_side
         if prompt and texts and isinstance(texts[0], str):
             texts = [prompt + text for text in texts]
         else:

@@ -198,7 +198,7 @@ class LoadedModel:
         """
         try:
             runner = self.get_embed_runner()
-            runner.run(runner.prepare([Text("text", "a first text")], side="right"))
+            runner.run(runner.prepare([Text("text", "a first text")], truncate=True))
         except BertworksError as error:
             raise CheckpointError(
                 f"it cannot embed a text: {error.what}", where=self.source, fix=error.fix

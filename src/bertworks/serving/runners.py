@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from ..tasks.answering.task import AnsweringTask
 from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.task import Outputs, Prediction, Task
 from ..tasks.texts import TextTask
+from ..text.definition import Side
 from ..utils.memory import is_memory_short
 from .metrics import RequestTokens
 
@@ -69,14 +70,17 @@ class EmbedRunner:
         self,
         items: Sequence[Text],
         counts: RequestTokens | None = None,
-        side: Literal["left", "right"] | None = None,
+        *,
+        truncate: bool = False,
+        side: Side | None = None,
         prompt: str | None = None,
     ) -> list[EncodedText]:
         """Tokenise items, which are all texts, all lists of words, or all lists of token ids.
 
         Args:
             counts: counts the truncated texts, and all tokens.
-            side: the side at which texts that are too long are truncated; None: they are an error.
+            truncate: truncate texts that are too long; otherwise they are an error.
+            side: the side at which they are truncated; the tokenizer's if omitted.
             prompt: put before texts; the embedder's own if omitted.
 
         Raises:
@@ -89,8 +93,8 @@ class EmbedRunner:
                 [item.text for item in items],
                 [item.where for item in items],
                 prompt=prompt,
-                truncation="longest_first" if side else "error",
-                side=side or "right",
+                truncation="longest_first" if truncate else "error",
+                side=side,
             )
         except LengthError as error:
             raise LengthError(error.what, where=error.where, fix=TOO_LONG) from None

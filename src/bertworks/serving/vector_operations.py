@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from ..errors import NeedsPyTorchError, WrongModelError, has_pytorch
 from ..inference.similarity import max_similarities, of_unit_length, similarities
 from ..inference.text_embedding import TextEmbedder
 from ..settings.pooling import NO_POOLING, SPARSE_POOLINGS
+from ..text.definition import Side
 from .job import Job
 from .loaded_model import VectorForm
 from .request_error import invalid_field_error
@@ -26,7 +27,7 @@ async def embed(
     form: VectorForm = "vectors",
     normalize: bool | None = None,
     truncate: bool | None = None,
-    side: Literal["left", "right"] = "right",
+    side: Side | None = None,
     dimensions: int | None = None,
     prompt_name: str | None = None,
     is_query: bool = False,
@@ -41,7 +42,7 @@ async def embed(
         normalize: scale vectors to length 1; as in the model's files if omitted; ignored for
             vectors of tokens.
         truncate: truncate texts that are too long; otherwise they are an error.
-        side: the side at which texts are truncated: "left" or "right".
+        side: the side at which texts are truncated; the tokenizer's if omitted.
         dimensions: the length to which vectors are shortened; only for vectors of texts.
         prompt_name: name of the prompt to put before texts; if omitted, the one that `Model`
             puts there.
@@ -84,7 +85,8 @@ async def embed(
         prepare=partial(
             runner.prepare,
             counts=job.context.request_tokens,
-            side=side if truncate else None,
+            truncate=bool(truncate),
+            side=side,
             prompt=prompt,
         ),
     )

@@ -26,7 +26,7 @@ from ..nn.encoder_settings import ClassifierPooling
 from ..nn.head_layouts import HeadLayout, classification_layout, pooler_layout
 from ..packed import Batch
 from ..settings.base import Need
-from ..text.encoding import Encoding
+from ..text.encoding import Encoding, truncate
 from ..text.tokenizer import Tokenizer
 from ..text.windows import segment_windows
 from .array_network import ArrayNetwork, SequencePooling, pool_rows, sequence_outputs
@@ -234,7 +234,7 @@ class TextTask(LabelledTask[LabelledExample]):
             truncated_first, stride = first, self.settings.stride or room
             if second is not None:
                 if len(first) + len(second) > room:
-                    truncated_first = first[: room // 2]
+                    truncated_first = truncate(first, room // 2, self.tokenizer.truncation_side)
                 stride = min(stride, room - len(truncated_first))
             windows = segment_windows(
                 self.tokenizer,

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tokenizers
@@ -28,6 +28,8 @@ SPECIAL_PIECES = (PAD, UNK, CLS, SEP, MASK)
 ORIGINAL_SPECIAL_PIECES = (PAD, *(f"[unused{n}]" for n in range(99)), UNK, CLS, SEP, MASK)
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+Side = Literal["left", "right"]
 
 # The original position of each character of a corrected text, or its first and one after its last;
 # None: unchanged.
@@ -98,6 +100,7 @@ class Definition(ABC):
     roles: Roles
     frame: Frame
     unknown_id: int | None = None  # the id of unknown pieces, if they are left out of every text
+    truncation_side: Side = "right"  # where texts that are too long lose their tokens
 
     @property
     @abstractmethod
@@ -183,12 +186,15 @@ class Definition(ABC):
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of `description()`, as 64 hexadecimal digits.
+        """SHA-256 of `description()` and the side of truncation, as 64 hexadecimal digits.
 
         The order of the keys of a tree counts: a reader that builds a tree in another order makes
         prepared corpora invalid.
         """
-        return hashlib.sha256(json.dumps(self.description()).encode()).hexdigest()
+        content = self.description()
+        if self.truncation_side != "right":
+            content = {**content, "truncation_side": self.truncation_side}
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     def check(self) -> None:
         """Raise DataError if a special piece is missing, or a piece occurs twice."""

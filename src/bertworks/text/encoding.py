@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError, LengthError, SettingsError, did_you_mean
-from .definition import Origin
+from .definition import Origin, Side
 
 Ints = NDArray[np.int32]
 Truncation = Literal["error", "longest_first", "first", "second"]
@@ -259,12 +259,13 @@ def _is_invisible(char: str) -> bool:
     return char.isspace() or (not char.isascii() and unicodedata.category(char) == "Cf")
 
 
-def truncated(
+def fit_segments(
     first: TokensT,
     second: TokensT | None,
     max_length: int,
     num_special: int,
     truncation: Truncation,
+    side: Side,
     *,
     where: str,
 ) -> tuple[TokensT, TokensT | None]:
@@ -293,7 +294,7 @@ def truncated(
     if second is None:
         if truncation == "second":
             raise DataError("there is no second text to truncate", where=where)
-        return first[:room], None
+        return truncate(first, room, side), None
     if truncation == "longest_first":
         keep_first, keep_second = longest_first(len(first), len(second), room)
     elif truncation == "first":
@@ -307,7 +308,12 @@ def truncated(
             where=where,
             fix="Truncate the other one, or the longest first.",
         )
-    return first[:keep_first], second[:keep_second]
+    return truncate(first, keep_first, side), truncate(second, keep_second, side)
+
+
+def truncate(tokens: TokensT, length: int, side: Side) -> TokensT:
+    """Return the tokens of a segment, or their ids, after truncating it to `length` at a side."""
+    return tokens[:length] if side == "right" else tokens[len(tokens) - length :]
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from tokenizers import models, pre_tokenizers
 
 from ..errors import DataError
 from ..utils.regular_files import read_content, read_text_lines
-from .definition import Definition, Frame, Origin, Roles, check_text
+from .definition import Definition, Frame, Origin, Roles, Side, check_text
 from .file_names import CODES
 from .special_pieces import named_pieces
 from .tokenizer_classes import TokenizerClass
@@ -45,6 +45,7 @@ class FastBpeDefinition(Definition):
     # the `tokenizer_config.json` and the other files that it came with, which are saved again
     config: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
+    truncation_side: Side = "right"
 
     def __post_init__(self) -> None:
         self.check()

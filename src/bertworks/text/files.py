@@ -5,13 +5,12 @@ Classes and readers of rare files are imported when such a file is read or writt
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import BertworksWarning, DataError
+from ..errors import DataError
 from ..utils.atomic_writes import write_file
 from ..utils.json_files import read_json, write_json
 from .added_pieces import extend_vocabulary, read_added
@@ -49,9 +48,6 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
         check_case_is_kept(lowercase, module)
         return read_static_tokenizer(path, module)
     config = read_optional(path / CONFIG)
-    if config.get("truncation_side") == "left":
-        what = "truncation_side is 'left', but here texts that are too long lose their end"
-        warnings.warn(f"{path / CONFIG}: {what}", BertworksWarning, stacklevel=3)
     opener = find_class(path, config)
     names: tuple[str, ...] = IN_ORDER
     if path.is_dir():
@@ -63,34 +59,63 @@ def read_definition(path: Path, *, lowercase: bool | None) -> Definition:
         what = f"there is no {', no '.join(names)}" if path.is_dir() else "no such file"
         raise DataError(what, where=str(path))
     try:
-        if opener is not None and opener.algorithm in WITHOUT_JSON:
-            return _read_without_json(file, config, lowercase, opener)
-        if file.suffix == ".model":
-            from .sentencepiece_files import read_sentencepiece
-
-            check_algorithm(opener, "Unigram", file)
-            definition = read_sentencepiece(file, config, opener, lowercase=lowercase)
-            added_tokens, source = read_added(path, config)
-            # SentencePiece tokenises the text before an added piece separately, without a last ▁.
-            added_tokens = [token.model_copy(update={"lstrip": True}) for token in added_tokens]
-            return extend_vocabulary(definition, added_tokens, source)
-        if file.name in (MERGES, BPE_VOCAB):
-            from .bpe_files import read_bpe
-
-            check_case_is_kept(lowercase, file)
-            definition = read_bpe(file.with_name(BPE_VOCAB), file.with_name(MERGES), config, opener)
-            return extend_vocabulary(definition, *read_added(path, config))
-        tree = read_json(file, DataError) if file.suffix == ".json" else None
-        if tree is not None and not is_berts(tree, opener):
-            check_algorithm(opener, algorithm_of(tree), file)
-            check_case_is_kept(lowercase, file)
-            return read_tree(file, tree, config, opener)
-        check_algorithm(opener, "WordPiece", file)
-        return read_wordpiece(file, tree, config, lowercase, directory=path, opener=opener)
+        is_tree = file.suffix == ".json" and file.name != BPE_VOCAB
+        tree = read_json(file, DataError) if is_tree else None
+        definition = _read_file(path, file, tree, config, lowercase, opener)
     except FileNotFoundError as error:
         raise DataError("no such file", where=str(error.filename)) from None
     except DataError as error:
         raise DataError(error.what, where=error.where or str(file), fix=error.fix) from None
+    if not _truncates_on_the_left(config, tree):
+        return definition
+    left: Any = definition  # every definition is a dataclass
+    changed: Definition = replace(left, truncation_side="left")
+    return changed
+
+
+def _truncates_on_the_left(config: Mapping[str, Any], tree: Mapping[str, Any] | None) -> bool:
+    """Whether long texts lose their start: as the settings say, or else `tokenizer.json`."""
+    limits = None if tree is None else tree.get("truncation")
+    direction = limits.get("direction") if isinstance(limits, dict) else None
+    return config.get("truncation_side", direction) in ("left", "Left")
+
+
+def _read_file(
+    path: Path,
+    file: Path,
+    tree: dict[str, Any] | None,
+    config: dict[str, Any],
+    lowercase: bool | None,
+    opener: TokenizerClass | None,
+) -> Definition:
+    """Read the definition in a file of the directory `path`, whose class is `opener`.
+
+    Args:
+        tree: the content of the file, if it is a `tokenizer.json`.
+    """
+    if opener is not None and opener.algorithm in WITHOUT_JSON:
+        return _read_without_json(file, config, lowercase, opener)
+    if file.suffix == ".model":
+        from .sentencepiece_files import read_sentencepiece
+
+        check_algorithm(opener, "Unigram", file)
+        definition = read_sentencepiece(file, config, opener, lowercase=lowercase)
+        added_tokens, source = read_added(path, config)
+        # SentencePiece tokenises the text before an added piece separately, without a last ▁.
+        added_tokens = [token.model_copy(update={"lstrip": True}) for token in added_tokens]
+        return extend_vocabulary(definition, added_tokens, source)
+    if file.name in (MERGES, BPE_VOCAB):
+        from .bpe_files import read_bpe
+
+        check_case_is_kept(lowercase, file)
+        definition = read_bpe(file.with_name(BPE_VOCAB), file.with_name(MERGES), config, opener)
+        return extend_vocabulary(definition, *read_added(path, config))
+    if tree is not None and not is_berts(tree, opener):
+        check_algorithm(opener, algorithm_of(tree), file)
+        check_case_is_kept(lowercase, file)
+        return read_tree(file, tree, config, opener)
+    check_algorithm(opener, "WordPiece", file)
+    return read_wordpiece(file, tree, config, lowercase, directory=path, opener=opener)
 
 
 def _read_without_json(
@@ -154,6 +179,8 @@ def write_definition(
             **named_roles(definition.roles),
             "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         }
+    if definition.truncation_side == "left":
+        config["truncation_side"] = "left"
     if model_max_length is not None:
         config["model_max_length"] = model_max_length
     for name, content in contents.items():

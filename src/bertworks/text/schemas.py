@@ -44,7 +44,7 @@ class AddedToken(_Part):
 
 
 class TokenizerFile(_Part):
-    """The parts of a `tokenizer.json` that are read; its padding and truncation are ignored."""
+    """The parts of a `tokenizer.json` that `read_wordpiece` reads."""
 
     normalizer: _Normalizer
     pre_tokenizer: _PreTokenizer

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 import numpy as np
 
 from ..errors import DataError, exists_error, row_name
 from ..utils.directories import new_directory
 from ..utils.outputs import locked_output
-from .definition import Definition
+from .definition import Definition, Side
 from .encoding import (
     Encoding,
     Encodings,
@@ -20,8 +20,8 @@ from .encoding import (
     Segment,
     TokenIds,
     Truncation,
+    fit_segments,
     special_tokens,
-    truncated,
 )
 from .file_names import FILES
 from .files import read_definition, write_definition
@@ -97,7 +97,7 @@ class Tokenizer(TokenizerPieces):
         reads from it: for WordPiece `do_lower_case`, `strip_accents` and `tokenize_chinese_chars`,
         for RoBERTa, GPT-2 and DeBERTa `add_prefix_space`; the general class,
         `PreTrainedTokenizerFast`, uses `tokenizer.json` unchanged. The word-length limit is that of
-        `tokenizer.json`. Its padding and truncation are ignored. Without `tokenizer.json`, the
+        `tokenizer.json`. Its padding and maximum length are ignored. Without `tokenizer.json`, the
         pieces added to the vocabulary are read from `tokenizer_config.json`, or else from
         `added_tokens.json`.
 
@@ -267,7 +267,7 @@ class Tokenizer(TokenizerPieces):
             truncation: what to do with a longer one. `"error"`: raise an error. `"longest_first"`:
                 remove tokens, one by one, from the end of the longer segment, or of the second if
                 both are equally long, as in the original code. `"first"`, `"second"`: truncate only
-                this segment.
+                this segment. Tokens are removed from the start if `truncation_side` is "left".
             typed_mask: whether `[MASK]` in a text is the mask token.
             where: the name of each row in errors.
 
@@ -288,12 +288,13 @@ class Tokenizer(TokenizerPieces):
             if max_length is None or length <= max_length:
                 encodings.append(self.frame(first, second))
             else:
-                segments = truncated(
+                segments = fit_segments(
                     first,
                     second,
                     max_length,
                     num_special,
                     truncation,
+                    self.truncation_side,
                     where=row_name(number, where),
                 )
                 encodings.append(self.frame(*segments, truncated_tokens=length - max_length))
@@ -357,7 +358,7 @@ class Tokenizer(TokenizerPieces):
         *,
         max_length: int | None = None,
         truncation: Truncation = "error",
-        side: Literal["left", "right"] = "right",
+        side: Side | None = None,
         where: Sequence[str] | None = None,
     ) -> list[TokenIds]:
         """The ids that `encode_batch` gives single texts: in half the time, without offsets.
@@ -365,7 +366,7 @@ class Tokenizer(TokenizerPieces):
         Args:
             texts: texts, lists of words (see `segments`), or lists of ids.
             max_length, truncation, where: as in `encode_batch`.
-            side: the side at which tokens are removed.
+            side: the side at which tokens are removed; `truncation_side` if omitted.
 
         Raises:
             DataError: a row is not a text, has a lone surrogate or an unknown id, or is too long.
@@ -373,16 +374,14 @@ class Tokenizer(TokenizerPieces):
         """
         start, end = self._frame_ids
         special = len(start) + len(end)
-        step = -1 if side == "left" else 1
+        side = side or self.truncation_side
         sequences = []
         for number, ids in enumerate(self._ids_of_rows(texts, where)):
-            excess = 0 if max_length is None else max(0, len(ids) + special - max_length)
-            if excess:
-                assert max_length is not None
-                name = row_name(number, where)
-                part, _ = truncated(ids[::step], None, max_length, special, truncation, where=name)
-                ids = part[::step]  # noqa: PLW2901  # shortened
-            sequences.append(TokenIds(np.concatenate([start, ids, end]), excess))
+            part, excess = ids, 0
+            if max_length is not None and (length := len(ids) + special) > max_length:
+                excess, name = length - max_length, row_name(number, where)
+                part, _ = fit_segments(ids, None, max_length, special, truncation, side, where=name)
+            sequences.append(TokenIds(np.concatenate([start, part, end]), excess))
         return sequences
 
     def _ids_of_rows(self, rows: Sequence[Any], where: Sequence[str] | None) -> Sequence[Ints]:
@@ -403,6 +402,11 @@ class Tokenizer(TokenizerPieces):
                     where=row_name(number, where),
                 )
         return [np.array(ids, np.int32) for ids in rows]
+
+    @property
+    def truncation_side(self) -> Side:
+        """The side at which texts that are too long lose their tokens, as the files say."""
+        return self.definition.truncation_side
 
     @property
     def special_types(self) -> list[tuple[int, int]]:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ..errors import DataError
 from .character_map import ClusterCorrection, find_charsmap
-from .definition import AddedPiece, Definition, Frame, Origin, Roles, check_text
+from .definition import AddedPiece, Definition, Frame, Origin, Roles, Side, check_text
 from .special_pieces import piece_of_entry
 from .tokenizer_classes import GENERAL_CLASS
 
@@ -36,7 +36,7 @@ _SPACE_MARKS = ("▁", "Ġ")  # prefixes of pieces that begin a word: SentencePi
 class TreeDefinition(Definition):
     """Any tokenizer that the library can describe; raises DataError if it cannot read the tree."""
 
-    tree: Mapping[str, Any]  # the description; its padding and truncation are ignored
+    tree: Mapping[str, Any]  # the description, without padding and truncation
     roles: Roles  # the special piece of each role
     frame: Frame  # the special pieces around texts
     # the `tokenizer_config.json` it came with, which is saved with it again
@@ -45,6 +45,7 @@ class TreeDefinition(Definition):
     files: Mapping[str, bytes] = field(default_factory=dict)
     # the id of unknown pieces, if they are left out of every text
     unknown_id: int | None = None
+    truncation_side: Side = "right"
 
     def __post_init__(self) -> None:
         self.check()

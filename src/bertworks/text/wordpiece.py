@@ -30,6 +30,7 @@ from .definition import (
     Frame,
     Origin,
     Roles,
+    Side,
     check_text,
 )
 
@@ -137,6 +138,7 @@ class WordPieceDefinition(Definition):
     # The special piece of each role. A vocabulary may lack those of pad and mask, as that of the
     # original code's tests does; then the tokenizer has none.
     roles: Roles = BERT_ROLES
+    truncation_side: Side = "right"
 
     def __post_init__(self) -> None:
         roles = self.roles

@@ -85,7 +85,9 @@ class TextOptions(Fields):
     """Options for texts."""
 
     truncate: bool | None = Truncate
-    truncation_direction: Side = "Right"
+    truncation_direction: Side | None = Field(
+        None, description="The side at which texts are truncated; the tokenizer's if omitted."
+    )
     prompt_name: str | None = Prompt
 
     @property
@@ -93,7 +95,7 @@ class TextOptions(Fields):
         """The options, as arguments of `embed`."""
         return {
             "truncate": self.truncate,
-            "side": self.truncation_direction.lower(),
+            "side": self.truncation_direction and self.truncation_direction.lower(),
             "prompt_name": self.prompt_name,
         }
 
@@ -117,15 +119,16 @@ class PairsRequest(Request, TextOptions):
     raw_scores: bool = Field(False, description="Logits instead of probabilities.")
     prompt_name: str | None = Field(None, description="Refused: prompts are for vectors.")
 
-    def check_options(self) -> None:
-        """Refuse a prompt, and truncation on the left, for rows that may be pairs."""
+    def check_options(self, job: Job) -> None:
+        """Refuse a prompt, and truncation on another side, for rows that may be pairs."""
         if self.prompt_name is not None:
             raise invalid_field_error(
                 "prompt_name", "prompts are for vectors, not for labels and ranks"
             )
-        if self.truncation_direction.lower() == "left":
+        side = job.model.tokenizer.truncation_side
+        if self.options["side"] not in (None, side):
             raise invalid_field_error(
-                "truncation_direction", "rows of labels and ranks are truncated on the right"
+                "truncation_direction", f"rows of labels and ranks are truncated on the {side}"
             )
 
 
@@ -198,7 +201,7 @@ class PredictRequest(PairsRequest):
 
     def decode(self, job: Job) -> Awaitable[Any]:
         rows = job.read_rows(self.inputs)
-        self.check_options()
+        self.check_options(job)
         return score(job, rows, truncate=self.truncate)
 
     async def encode(self, results: Any, job: Job) -> Any:
@@ -226,7 +229,7 @@ class RerankRequest(PairsRequest):
     top_n: Annotated[int, Field(ge=1)] | None = None
 
     def decode(self, job: Job) -> Awaitable[Any]:
-        self.check_options()
+        self.check_options(job)
         if self.texts is None and self.documents is None:
             raise invalid_field_error("texts", "must be given", 422)
         if self.texts is not None and self.documents is not None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ...checkpoints.late_interaction import LateInteractionSettings
 from ...errors import DataError, SettingsError
-from ...text.encoding import TokenIds, Truncation
+from ...text.encoding import TokenIds, Truncation, truncate
 from ...text.tokenizer import Tokenizer
 from .settings import RetrievalSettings
 
@@ -75,7 +75,8 @@ class TextForm:
                     where=place,
                     fix="Shorten the text.",
                 )
-            encodings.append(TokenIds(np.concatenate([start, row[:room], end]), excess))
+            part = truncate(row, len(row) - excess, self._tokenizer.truncation_side)
+            encodings.append(TokenIds(np.concatenate([start, part, end]), excess))
         return encodings
 
     def encode_both(
