@@ -106,6 +106,13 @@ def test_systems_are_trained_alike_and_probed(
         monkeypatch.setattr(bench, name, None)
     assert lineage.lineage(Lab(out, data=data), [2], [0])["budgets"] == {"2": systems}
 
+    assert all(one["minutes"] > 0 for one in systems.values())
+    for run in out.glob("runs/pretrain-*/sessions.jsonl"):  # as if a process had been killed
+        run.write_bytes(run.read_bytes().splitlines(keepends=True)[0] + run.read_bytes())
+    resumed = lineage.lineage(Lab(out, data=data), [2], [0])["budgets"]["2"]
+    assert {one["minutes"] for one in resumed.values()} == {None}
+    assert "not known" in (out / "lineage.md").read_text(encoding="utf-8")
+
 
 @pytest.mark.long
 @pytest.mark.parametrize("probe", ["TREC", "WNUT17, F1"])

@@ -84,9 +84,9 @@ def lineage(
 
     Returns:
         `budgets`: by minutes, for each system its `parameters`, `updates`, `predictions` (of the
-        training, None for skip-gram), `minutes` (measured mean over seeds) and `scores`: for each
-        probe, by `frozen` and `fine-tuned`, a number per seed; `skipped`: for each probe that was
-        left out, the data that is missing.
+        training, None for skip-gram), `minutes` (measured mean over the seeds whose run was not
+        resumed; None if all were) and `scores`: for each probe, by `frozen` and `fine-tuned`, a
+        number per seed; `skipped`: for each probe that was left out, the data that is missing.
 
     Raises:
         SettingsError: the lab has no data, or there is no such system.
@@ -127,12 +127,13 @@ def _measure(
     """Train a system with each seed, and probe it."""
     updates = max(1, round(60 * minutes / lab.measure_step_time(by_model=True, **changes)))
     scores: dict[str, dict[str, list[float]]] = {}
-    minutes_spent = []
+    minutes_spent: list[float] = []
     run = Path()
     for seed in seeds:
         say(lab.progress, f"{name}, seed {seed}: {updates} updates")
         run, _ = lab.pretrained(seed, by_model=True, steps=updates, **changes)
-        minutes_spent.append(lab.seconds(run.name) / 60)
+        if not _is_resumed(run):
+            minutes_spent.append(lab.seconds(run.name) / 60)
         for probe in probes:
             for way, number in probes[probe].measure(lab, run, seed).items():
                 scores.setdefault(probe, {}).setdefault(way, []).append(number)
@@ -140,9 +141,14 @@ def _measure(
         "parameters": sum(one.numel() for one in load(run, device="cpu").encoder.parameters()),
         "updates": updates,
         "predictions": _num_predictions(run),
-        "minutes": statistics.fmean(minutes_spent),
+        "minutes": statistics.fmean(minutes_spent) if minutes_spent else None,
         "scores": scores,
     }
+
+
+def _is_resumed(directory: Path) -> bool:
+    """Whether more than one process trained a run: only the last one's time is recorded."""
+    return [line["event"] for line in RunDirectory(directory).sessions()].count("start") > 1
 
 
 def _num_predictions(directory: Path) -> int | None:
@@ -283,6 +289,8 @@ def page(
         headings, cells = table(systems)
         lines += [f"## {minutes} minutes", ""]
         lines += [*markdown_table(headings, cells, numbers=len(headings) - 1), ""]
+        if any(system["minutes"] is None for system in systems.values()):
+            lines += ["The minutes of a run that was interrupted are not known.", ""]
     if len(budgets) > 1:
         lines += ["## Where BERT passes the others", ""]
         lines += [f"- {line}" for way in _WAYS for line in crossings(results, way)] + [""]
