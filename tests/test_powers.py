@@ -17,6 +17,7 @@ SOURCES = Path(dialects.__file__).parent
 # of `Model`: where it stands, what it is made of, and files
 OTHERS = {"to", "save", "fresh", "fingerprint", "calibrate", "encoder", "embedder"}
 OTHERS |= {"compares_queries", "similarity_function", "device_type", "num_bytes"}
+OTHERS |= {"embed_defaults", "max_seq_length"}
 
 
 def column(number: int) -> set[str]:

@@ -269,6 +269,7 @@ class Model(TaskModel):
             self.modules,
             self.learning_rate,
             None if self.card is None else self.card.derive(is_same_model=True),
+            self.max_seq_length,
         )
 
     def calibrate(
@@ -298,6 +299,7 @@ class Model(TaskModel):
             model = Model(
                 self.tokenizer, self.task, network, sentence=self.sentence, modules=self.modules
             )
+            model.max_seq_length = self.max_seq_length
             model.embed(texts, data=data, column=column, precision="fp32")
 
         calibrate(self.network, run)

@@ -101,6 +101,7 @@ def _load_query_model(model: Model, whole_directory: Path, options: dict[str, An
     query_model.modules = _load_modules(encoder)
     config = model.encoder.config
     limit = read_limit(directory, whole_directory, config, "query")
+    query_model.max_seq_length = limit if limit < config.max_seqlen else None
     query_model.sentence = with_limit(encoder.settings, limit, config.max_seqlen, where=name)
     query_model.embedder()  # an error in the files is shown now
     return query_model
@@ -180,6 +181,7 @@ def _load(
     elif encoder is not None:
         model.sentence = encoder.settings
         model.modules = modules if own_modules is None else own_modules
+    model.max_seq_length = limit if limit < config.max_seqlen else None
     model.sentence = with_limit(model.sentence, limit, config.max_seqlen, where=name)
     model.sentence = with_adapter_prompt(model.sentence, raw, adapter_name)
     if model.modules is not None:

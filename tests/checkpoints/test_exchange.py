@@ -14,7 +14,9 @@ import bertworks as bw
 from bertworks.analysis.retrieval.index import Index
 from bertworks.checkpoints.sentence_settings import SentenceSettings
 from bertworks.convert.export import PaddedNetwork
+from bertworks.convert.model_editing import extend_positions
 from bertworks.errors import BertworksError, CheckpointError, DataError, SettingsError
+from bertworks.inference.native_model import NativeModel
 from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
 from tests.checkpoints import journeys, oracles
@@ -240,6 +242,34 @@ def test_prompts_that_cannot_be_followed_are_errors(tmp_path):
         model.embed("a", prompt="query")
     with pytest.raises(SettingsError, match="Give the prompt's text as prompt="):
         model.embed("a", prompt_name="query")
+
+
+def test_bare_encoder_reads_as_many_tokens_as_its_tokenizer_says(tmp_path):
+    """As with `truncation=True` in transformers; a saved copy has the limit, too."""
+    theirs = journeys.saved_by_them("bert", "encoder", tmp_path / "theirs").eval()
+    file = tmp_path / "theirs" / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_max_length": 8}))
+    text = "a b c d e " * 5
+    ids = transformers.AutoTokenizer.from_pretrained(file.parent)(text, truncation=True)
+    with torch.no_grad():
+        states = theirs(**ids.convert_to_tensors("pt", prepend_batch_axis=True)).last_hidden_state
+    expected = torch.nn.functional.normalize(states.mean(1))
+    model = bw.load(file.parent, device="cpu")
+    model.save(tmp_path / "ours")
+    models = [model, bw.load(tmp_path / "ours"), NativeModel.load(file.parent)]
+    for one in [*models, extend_positions(model, 100)]:
+        options = {"precision": "fp32", "normalize": True}
+        with pytest.warns(UserWarning, match="1 of 1 texts were truncated to 8 tokens"):
+            own = torch.from_numpy(one.embed([text], pooling="mean", **options))
+        assert error(own, expected) < 1e-5
+        assert one.embedder(max_seq_length=12).limit == 12
+    assert model.features_to(tmp_path / "features.parquet", [text]).num_truncated == 1
+    limits = {"max_seq_length": 10, "do_lower_case": False}  # sentence-transformers' own limit
+    bw.Model(model.tokenizer, None, model.network, sentence=SentenceSettings()).save(
+        tmp_path / "sentences"
+    )
+    (tmp_path / "sentences" / "sentence_bert_config.json").write_text(json.dumps(limits))
+    assert bw.load(tmp_path / "sentences").embedder().limit == 10
 
 
 @pytest.mark.parametrize("limit", [8, int(1e30)])

@@ -80,6 +80,8 @@ class SavedModel:
         task: None for a bare encoder.
         learning_rate: that suits fine-tuning the model; saved if there is a task.
         card: the model card so far; what the model is used for is added.
+        max_seq_length: the tokenizer's limit, if it is below the positions; a sentence encoder's is
+            in files of its own.
     """
 
     network: HasEncoder
@@ -89,6 +91,7 @@ class SavedModel:
     modules: VectorModules | None = None
     learning_rate: float | None = None
     card: ModelCard | None = None
+    max_seq_length: int | None = None
 
 
 def save_model(
@@ -193,7 +196,8 @@ def _files_of(model: SavedModel, dtype: torch.dtype, *, is_query: bool = False) 
     family = family_of(config)
     model_class = "encoder" if model.task is None else model.task.model_class
     check_layout(network, config, model_class)
-    max_length, is_static = config.max_seqlen, family is STATIC
+    own_limit = None if sentence is not None else model.max_seq_length
+    max_length, is_static = own_limit or config.max_seqlen, family is STATIC
     if is_static:
         dtype, sentence = _static_dtype(dtype), sentence or SentenceSettings()
     tensors = _tensors_of(model, family, dtype)

@@ -298,7 +298,7 @@ def text_limit(model: Model) -> int:
 
     A sentence encoder and most tasks have one, which is saved with them.
     """
-    limits: list[int | None] = [model.encoder.config.max_seqlen]
+    limits: list[int | None] = [model.encoder.config.max_seqlen, model.max_seq_length]
     if model.task is not None:
         limits += map(model.task.to_dict().get, _LIMITS)
     if model.sentence is not None:
@@ -360,5 +360,5 @@ def _rebuild(
         # The network's own modules are loaded with it; those of the old network are another's.
         modules=None if has_modules else model.modules,
     )
-    result.card = model.card
+    result.card, result.max_seq_length = model.card, model.max_seq_length
     return result

@@ -45,11 +45,14 @@ class EmbeddingModel(ABC):
         tokenizer: the model's.
         sentence: how `embed` makes vectors by default.
         query_model: the model of queries; None if this one is also for queries.
+        max_seq_length: the most tokens of a text by default, if its files set fewer than the
+            positions; a tokenizer's `model_max_length` does.
     """
 
     tokenizer: Tokenizer
     sentence: SentenceSettings | None
     query_model: EmbeddingModel | None
+    max_seq_length: int | None = None
 
     @property
     def device_type(self) -> str:
@@ -240,11 +243,16 @@ class EmbeddingModel(ABC):
             SettingsError: a setting is unknown or impossible.
         """
 
+    def embed_defaults(self, *, is_query: bool = False) -> dict[str, Any]:
+        """The settings of `embed` that the model's files set."""
+        limit = {} if self.max_seq_length is None else {"max_seq_length": self.max_seq_length}
+        sentence = self.sentence
+        return limit if sentence is None else limit | sentence.embed_defaults(is_query=is_query)
+
     def _embedding_settings(self, settings: Mapping[str, Any]) -> EmbeddingSettings:
         """Return the settings of `embed`, with those of the model's files as defaults."""
-        is_query = bool(settings.get("is_query"))
         sentence = self.sentence
-        defaults = {} if sentence is None else sentence.embed_defaults(is_query=is_query)
+        defaults = self.embed_defaults(is_query=bool(settings.get("is_query")))
         if settings.keys() & {"layers", "combine"}:
             defaults.pop("layer_weights", None)
         layers = settings.get("layers", ())

@@ -118,6 +118,7 @@ class NativeModel(TaskModel):
         network = NativeNetwork(weights, layouts or {}, heads)
         sentence = with_limit(sentence, limit, config.max_seqlen, where=source)
         model = NativeModel(tokenizer, task, network, sentence, modules, source)
+        model.max_seq_length = limit if limit < config.max_seqlen else None
         model.task_error = missing
         model.embedder()  # an error in the files is shown now
         return model

@@ -347,7 +347,9 @@ class TaskModel(EmbeddingModel):
         from .vectors import write_vectors
 
         options, others = TableOptions.split(settings)
-        feature_settings = FeatureSettings.resolve(**others)
+        feature_settings = FeatureSettings.resolve(
+            **{"max_seq_length": self.max_seq_length, **others}
+        )
         extractor = self._token_features(feature_settings)
         texts = read_texts(data, column=column, **options)
         return write_vectors(

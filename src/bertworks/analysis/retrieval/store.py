@@ -282,7 +282,7 @@ def _list_ids(ids: str | Iterable[object]) -> list[str]:
 
 def _fingerprint(model: AnyModel) -> str:
     """Return a digest of what vectors of texts depend on: weights, pooling, prompts."""
-    defaults = {} if model.sentence is None else model.sentence.embed_defaults()
+    defaults = model.embed_defaults()
     prompt = vector_settings(model)["prompt"]
     if prompt != defaults.get("prompt", ""):
         defaults = {**defaults, "prompt": prompt}
