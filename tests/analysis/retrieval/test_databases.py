@@ -19,7 +19,13 @@ from bertworks.analysis.retrieval import store as module
 from bertworks.analysis.retrieval import store_postgres, store_qdrant
 from bertworks.analysis.retrieval.opening import open_index
 from bertworks.analysis.retrieval.store import VectorStore, is_store
-from bertworks.errors import BertworksError, DataError, OutputError, SettingsError
+from bertworks.errors import (
+    BertworksError,
+    BertworksWarning,
+    DataError,
+    OutputError,
+    SettingsError,
+)
 from bertworks.model import Model
 
 from ...cli.conftest import fails, json_of
@@ -198,6 +204,27 @@ def test_approximation_returns_the_requested_number_of_texts(
         exact, some = (store.search(QUERIES, count, approximate=one) for one in (False, True))
         assert [len(hits) for hits in some] == [count] * len(QUERIES)
     assert some == exact
+
+
+def test_index_for_approximation_is_made_once_and_announced(
+    model: Model, postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    monkeypatch.setattr(store_postgres, "_MANY", len(TEXTS))
+    name = "t" * 63  # a name may not be longer
+    store = VectorStore.open(model, f"{postgres}&table={name}")
+    add(store, TEXTS)
+    query = "SELECT indexdef FROM pg_indexes WHERE tablename = %s AND indexdef LIKE '%%hnsw%%'"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        with pytest.warns(BertworksWarning, match=rf"makes an HNSW index of {len(TEXTS)} texts"):
+            store.search(QUERIES, 5, approximate=True)
+        assert len(connection.execute(query, [name]).fetchall()) == 1
+        store.search(QUERIES, 5, approximate=True)  # no warning
+        assert len(connection.execute(query, [name]).fetchall()) == 1
+        # A search with an index does not wait for a writer.
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f'"{name}"'])
+            store.search(QUERIES, 5, approximate=True)
 
 
 def test_postgres_reports_what_is_wrong_in_one_line(model: Model, postgres: str) -> None:

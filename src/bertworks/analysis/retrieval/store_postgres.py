@@ -7,6 +7,7 @@ fingerprint. A change is one transaction; there is one writer at a time.
 from __future__ import annotations
 
 import json
+import warnings
 import weakref
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import DataError, OutputError, import_optional
+from ...errors import BertworksWarning, DataError, OutputError, import_optional
 from .store_backend import StoreBackend, not_store_error, public_address, ranking_of
 from .text_index import Ranking
 
@@ -24,6 +25,8 @@ SCHEMES = ("postgresql", "postgres")
 DEFAULT_TABLE = "bertworks_texts"
 
 _FORMAT_VERSION = 1
+_MANY = 20_000
+"""Number of texts whose HNSW index takes long to make."""
 _MIN_CANDIDATES, _MAX_CANDIDATES = 100, 1000  # hnsw.ef_search; 1000 is pgvector's maximum
 
 
@@ -92,10 +95,7 @@ class PostgresBackend(StoreBackend):
         If that gives too few texts for a query, all texts are compared.
         """
         if approximate:
-            with self._writing() as cursor:
-                name = self._psycopg.sql.Identifier(f"{self._table._obj[-1]}_hnsw")
-                create = "CREATE INDEX IF NOT EXISTS {} ON {} USING hnsw (vector vector_ip_ops)"
-                cursor.execute(self._psycopg.sql.SQL(create).format(name, self._table))
+            self._create_index()
             candidates = min(max(_MIN_CANDIDATES, 2 * count), _MAX_CANDIDATES)
             option, order = f"hnsw.ef_search = {candidates}", ""
         else:
@@ -131,6 +131,27 @@ class PostgresBackend(StoreBackend):
         content = {"bertworks": _FORMAT_VERSION, "model": self.fingerprint}
         comment = sql.SQL("COMMENT ON TABLE {} IS {}")
         cursor.execute(comment.format(self._table, sql.Literal(json.dumps(content))))
+
+    def _create_index(self) -> None:
+        """Create an HNSW index, if there is none; warn if this takes long."""
+        with self._transaction() as cursor:
+            if self._has_index(cursor):
+                return
+        if (count := len(self)) >= _MANY:
+            what = f"makes an HNSW index of {count:,} texts, which takes minutes, and is kept"
+            warnings.warn(f"{self.name}: {what}", BertworksWarning, stacklevel=2)
+        with self._writing() as cursor:
+            if not self._has_index(cursor):  # another process may have made it meanwhile
+                cursor.execute(self._query("CREATE INDEX ON {} USING hnsw (vector vector_ip_ops)"))
+
+    def _has_index(self, cursor: Any) -> bool:
+        """Whether the table has an index for inner products, by any name."""
+        query = (
+            "SELECT EXISTS (SELECT FROM pg_index JOIN pg_opclass ON pg_opclass.oid = indclass[0] "
+            "WHERE indrelid = to_regclass(%s) AND opcname = 'vector_ip_ops')"
+        )
+        ((has_index,),) = cursor.execute(query, [self._table.as_string(None)]).fetchall()
+        return bool(has_index)
 
     def _has_table(self, cursor: Any) -> bool:
         """Whether there is a table; its comment is checked.
