@@ -44,7 +44,7 @@ from .tasks.network import Network
 from .tasks.pretraining.network import PretrainingNetwork
 from .tasks.task import Task
 from .text.tokenizer import Tokenizer
-from .utils.formatting import format_number, html_facts
+from .utils.formatting import format_count, format_number, html_facts
 
 _SAVED_AS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
 
@@ -100,9 +100,9 @@ class Model(TaskModel):
     def __repr__(self) -> str:
         config = self.encoder.config
         facts = [
-            f"{config.family}: {config.num_hidden_layers} layers",
+            f"{config.family}: {format_count(config.num_hidden_layers, 'layer')}",
             f"hidden_size {config.hidden_size}",
-            f"{config.num_attention_heads} heads",
+            format_count(config.num_attention_heads, "head"),
             f"{format_number(self.num_parameters)} parameters",
         ]
         task = "bare encoder" if self.task is None else self.task.name

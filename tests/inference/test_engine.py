@@ -120,7 +120,7 @@ def test_truncated_rows_are_reported(
     task: ClassificationTask, network: ClassificationNetwork, rows: list[dict[str, Any]]
 ) -> None:
     long = [*rows, {"text": "a " * 50, "label": "x"}, {"text": "b " * 33, "label": "y"}]
-    predicted = "2 of 62 rows were too long for the model: 23 tokens were cut off"
+    predicted = "2 of 62 rows were too long for the model: 23 tokens cut off"
     with pytest.warns(BertworksWarning, match=predicted):
         assert (
             len(list(predict(network, task, read_rows(long), EngineSettings(window_rows=7)))) == 62

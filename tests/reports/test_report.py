@@ -318,7 +318,7 @@ def test_fine_tuning_data_are_described(run: Path) -> None:
     words = _Page(write_report(run).read_text(encoding="utf-8")).words
     for text in ("3,000 (75.0%)", "1,000 (25.0%)", "301", "777", "71,234", NASTY):
         assert text in words, text
-    for text in ("Rows of train, by tokens", "13 rows are truncated, by 777 tokens in total"):
+    for text in ("Rows of train, by tokens", "13 rows truncated, by 777 tokens in total"):
         assert text in words, text
 
 

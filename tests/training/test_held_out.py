@@ -36,7 +36,7 @@ def test_the_metrics_are_those_of_the_run_s_last_evaluation(prepared_data: Path,
     last = tiny_run(prepared_data, run, precision="fp32", steps=3).metrics
     evaluation = bw.load(run).evaluate(prepared_data, precision="fp32", **HELD_OUT)
     assert evaluation.rows == 8
-    assert evaluation.notes == ["5 documents are held out"]
+    assert evaluation.notes == ["5 documents held out"]
     assert last == pytest.approx({key: evaluation.metrics[key] for key in last}, rel=1e-6)
 
 
@@ -51,7 +51,7 @@ def test_held_out_documents_are_those_of_the_run(
     for model in (tmp_path / "run", tmp_path / "run" / "model"):
         evaluation = bw.load(model).evaluate(prepared_data, precision="fp32")
         assert evaluation.rows == 8
-        assert evaluation.notes == ["5 documents are held out"]
+        assert evaluation.notes == ["5 documents held out"]
         assert last == pytest.approx({key: evaluation.metrics[key] for key in last}, rel=1e-6)
     given = bw.load(tmp_path / "run").evaluate(prepared_data, precision="fp32", seed=1)
     assert given.rows == 8
@@ -68,7 +68,7 @@ def test_the_seed_is_reported_for_a_model_outside_a_run(
         told = [note for note in found.notes if "seed=0" in note]
         assert len(told) == (source != run)
         assert model.evaluate(prepared_data, precision="fp32", seed=0, **HELD_OUT).notes == [
-            "5 documents are held out"
+            "5 documents held out"
         ]
 
 

@@ -92,6 +92,8 @@ def test_spans_of_time_as_a_clock_shows_them(seconds: float | None, text: str) -
 
 
 def test_a_number_has_its_noun_in_singular_or_plural() -> None:
+    assert [format_count(n, "query") for n in (1, 2)] == ["1 query", "2 queries"]
+    assert format_count(2, "key") == "2 keys"
     counts = [format_count(1, "document"), format_count(0, "document"), format_count(1200, "match")]
     assert counts == ["1 document", "0 documents", "1,200 matches"]
 

@@ -12,6 +12,7 @@ import typer
 
 from ..errors import DataError, SettingsError
 from ..settings import literals
+from ..utils.formatting import format_count
 from ..utils.progress import Progress
 from .application import verb
 from .corpus_options import Corpus, CorpusInput, show_read_counts
@@ -371,10 +372,10 @@ def add_tokens(
     terms = {"terms": f"{num_terms:,} of them of several words, which become one piece"}
     display.facts(
         {
-            "added": f"{len(result.added_words):,} words, "
+            "added": f"{format_count(len(result.added_words), 'word')}, "
             f"{result.num_reused:,} of them in unused entries",
             **(terms if num_terms else {}),
-            "known": f"{len(result.known_words):,} words were already pieces",
+            "known": f"{format_count(len(result.known_words), 'word')} (already pieces)",
             "pieces": f"{result.model.tokenizer.vocab_size:,}",
             "written to": directory,
         }

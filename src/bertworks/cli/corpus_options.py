@@ -81,9 +81,14 @@ def corpus_facts(manifest: Manifest) -> dict[str, object]:
 def show_read_counts(display: Display, counts: ReadCounts) -> None:
     """Print what a user should know about the reading of a corpus: dropped and skipped input."""
     num_excluded = len(counts.excluded_documents)
+    documents = format_count(num_excluded, "document")
     rows = [
-        ("duplicates", f"{counts.duplicates:,} documents dropped", counts.duplicates),
-        ("excluded", f"{num_excluded:,} documents share text with --exclude's files", num_excluded),
+        ("duplicates", f"{format_count(counts.duplicates, 'document')} dropped", counts.duplicates),
+        (
+            "excluded",
+            f"{documents} with text of --exclude's files",
+            num_excluded,
+        ),
         ("left out", f"{format_count(counts.left_out, 'document')}, by weight", counts.left_out),
         ("empty", format_count(counts.empty, "document"), counts.empty),
         (

@@ -11,7 +11,7 @@ import typer
 
 from ..errors import SettingsError
 from ..settings import literals
-from ..utils.formatting import format_duration
+from ..utils.formatting import format_count, format_duration
 from ..utils.progress import Progress
 from .application import verb
 from .devices import DeviceOption, Threads, set_threads
@@ -110,7 +110,8 @@ def glue(
     display.text(NOTE, *(f"  missing: {name} ({why})" for name, why in result.missing.items()))
     display.facts({"table": result.out / "glue.md"})
     if answers := result.answers:
-        display.facts({"for the server": f"{answers[0].parent} ({len(answers)} files)"})
+        num_files = format_count(len(answers), "file")
+        display.facts({"for the server": f"{answers[0].parent} ({num_files})"})
 
 
 @verb(

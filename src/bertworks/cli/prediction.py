@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ..utils.atomic_writes import write_file
+from ..utils.formatting import format_count
 from ..utils.json_files import to_json
 from .application import verb
 from .devices import DeviceOption, EngineOption, ModelWorkers
@@ -92,7 +93,7 @@ def predict(
     with output(out, [data], model=model, overwrite=None if resumes else overwrite):
         count = model.use(write, engine)
     if out is not None and count is not None:
-        display.status(f"{count:,} rows written to {Path(out)}")
+        display.status(f"{format_count(count, 'row')} written to {Path(out)}")
 
 
 def _show_chosen(prediction: Mapping[str, Any]) -> list[DisplayValue]:

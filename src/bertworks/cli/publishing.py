@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..utils.formatting import format_count
 from .application import verb
 from .display import TextDisplay
 from .models import ModelName
@@ -40,7 +41,8 @@ def push(
         right="bytes",
     )
     total = sum(publication.files.values())
-    facts: dict[str, object] = {"size": f"{total / 1e6:,.1f} MB, {len(publication.files)} files"}
+    num_files = format_count(len(publication.files), "file")
+    facts: dict[str, object] = {"size": f"{total / 1e6:,.1f} MB, {num_files}"}
     if publication.left_out:
         facts["left out"] = ", ".join(publication.left_out)
     facts["license"] = publication.license or "not named: add it to the model's README.md"

@@ -10,6 +10,7 @@ import typer
 
 from ..errors import truncate_repr
 from ..settings.literals import Quantization
+from ..utils.formatting import format_count
 from ..utils.progress import Progress
 from .application import verb
 from .devices import EngineOption, ModelWorkers
@@ -152,10 +153,10 @@ def search(
 
         loaded_reranker = None if reranker is None else retrievers.pop()
         text_index = passages.open(retrievers, file)
-        num_texts = f"{len(text_index):,} texts"
+        num_texts = format_count(len(text_index), "text")
         if isinstance(text_index, Index):
             if count := text_index.num_truncated:
-                display.status(f"{count:,} of {num_texts} were too long and were truncated")
+                display.status(f"too long, and truncated: {count:,} of {num_texts}")
             if len(text_index) > MANY and not approximate:
                 display.status(f"{num_texts}: --approximate is faster")
         results = text_index.search(
@@ -323,7 +324,7 @@ def mine(
     display.json(asdict(result))
     facts = {"pairs": f"{result.rows:,}", "negatives": f"{result.negatives:,}"}
     if result.num_short:
-        facts["fewer"] = f"{result.num_short:,} pairs have fewer than were asked for"
+        facts["fewer"] = f"{format_count(result.num_short, 'pair')} with fewer than were asked for"
     display.facts({**facts, "written to": out})
 
 

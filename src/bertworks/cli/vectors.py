@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ..utils.formatting import format_duration
+from ..utils.formatting import format_count, format_duration
 from ..utils.progress import Progress
 from ..utils.remote import is_remote
 from .application import verb
@@ -53,7 +53,9 @@ def _vector_writer(
                 rows += f", {result.rows - result.new:,} of them already there"
             facts = {"texts": rows, "width": f"{result.width:,}"}
             if result.num_truncated:
-                facts["truncated"] = f"{result.num_truncated:,} texts were too long for the model"
+                facts["truncated"] = (
+                    f"{format_count(result.num_truncated, 'text')} too long for the model"
+                )
             display.facts(facts)
             rate = f"{result.new / seconds:,.0f} texts/s" if result.new else "nothing to do"
             display.facts({"time": f"{format_duration(seconds)}, {rate}", "written to": out})

@@ -23,6 +23,7 @@ from numbers import Integral
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..errors import DataError, SettingsError, closest_name, shorten_list, truncate_repr
+from ..utils.formatting import format_count
 from .reading import TableOptions
 
 SAMPLE_ROWS = 1000
@@ -323,7 +324,8 @@ def zip_inputs_and_labels(table: Any) -> Any:
         return table
     inputs, labels = map(_values, table)
     if len(inputs) != len(labels):
-        raise DataError(f"{len(inputs)} rows, but {len(labels)} labels", where=IN_MEMORY)
+        what = f"{format_count(len(inputs), 'row')}, but {format_count(len(labels), 'label')}"
+        raise DataError(what, where=IN_MEMORY)
     return list(zip(inputs, labels, strict=True))
 
 

@@ -27,6 +27,7 @@ from ..native.library import set_num_threads, threads_of_worker
 from ..packed import Array, Batch, by_tokens
 from ..settings.literals import InferencePrecision
 from ..tasks.task import Example, Outputs, Prediction, Task
+from ..utils.formatting import format_count
 from .native_heads import NativeTaskNetwork
 from .native_network import NativeNetwork
 from .settings import EngineSettings
@@ -76,7 +77,7 @@ class TruncationCounts:
         what = (
             f"{self.num_truncated_rows:,} of {self.num_rows:,} rows were too long for the model: "
         )
-        return [what + f"{self.num_truncated_tokens:,} tokens were cut off"]
+        return [what + f"{format_count(self.num_truncated_tokens, 'token')} cut off"]
 
 
 DEFAULTS = EngineSettings()

@@ -22,6 +22,7 @@ from ..tasks.pretraining.permutation import PermutationTask
 from ..tasks.pretraining.source import PretrainingSource, split_held_out
 from ..tasks.pretraining.task import PretrainingTask
 from ..tasks.task import Task
+from ..utils.formatting import format_count
 from .evaluate import evaluate
 from .settings import EngineSettings, HeldOutEvaluationSettings
 
@@ -135,7 +136,7 @@ def evaluate_held_out(
     plain = kind(task.tokenizer, instances, causal=task.causal, max_length=task.max_length)
     examples = list(source.examples(limit=held_out.sequences))
     evaluation = evaluate(network, plain, examples, engine)
-    notes = [*evaluation.notes, f"{len(documents):,} documents are held out"]
+    notes = [*evaluation.notes, f"{format_count(len(documents), 'document')} held out"]
     if "seed" not in held_out.model_fields_set:
         notes.append(
             f"they are selected by seed={held_out.seed}, since the model is not in a run "

@@ -26,6 +26,7 @@ from ..nn.head_layouts import HeadLayout, pooler_layout
 from ..tasks.saved_task import find_task
 from ..tasks.task import Task
 from ..text.tokenizer import Tokenizer
+from ..utils.formatting import format_count
 from .engine import AnyNetwork
 from .fingerprints import fingerprint_of_arrays
 from .native_embedder import NativeEmbedder, NativeTokenFeatures
@@ -125,7 +126,8 @@ class NativeModel(TaskModel):
 
     def __repr__(self) -> str:
         config = self.network.config
-        facts = f"{config.num_hidden_layers} layers, hidden_size {config.hidden_size}"
+        layers = format_count(config.num_hidden_layers, "layer")
+        facts = f"{layers}, hidden_size {config.hidden_size}"
         task = "bare encoder" if self.task is None else self.task.name
         return f"<NativeModel {self.source}; {config.family}: {facts}; {task}>"
 

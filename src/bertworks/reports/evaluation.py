@@ -18,6 +18,7 @@ from ..tasks.breakdown import (
     ScoreTable,
 )
 from ..tasks.dev_share import DevShare
+from ..utils.formatting import format_count
 from . import charts, page
 
 MAX_LABELS = 20
@@ -144,7 +145,7 @@ def _values(breakdown: Breakdown) -> str:
     chart = page.chart(
         "Predicted by gold value",
         charts.scatter(breakdown.values),
-        f"{len(breakdown.values):,} rows; on the line, predicted equals gold",
+        f"{format_count(len(breakdown.values), 'row')}; on the line, predicted equals gold",
     )
     return f'<div class="charts">{chart}</div>'
 
@@ -238,8 +239,8 @@ def _histograms(tables: Mapping[str, Mapping[str, Any]]) -> str:
             charts.lengths(
                 table["bin_width"], table["length_histogram"], table["truncated_length_histogram"]
             ),
-            f"{table['num_truncated_rows']:,} rows are truncated, by "
-            f"{table['num_truncated_tokens']:,} tokens in total"
+            f"{format_count(table['num_truncated_rows'], 'row')} truncated, by "
+            f"{format_count(table['num_truncated_tokens'], 'token')} in total"
             if table["num_truncated_rows"]
             else "no row is truncated",
         )

@@ -13,7 +13,7 @@ from ..runs.run_directory import read_run
 from ..runs.run_files import is_labelled
 from ..tasks.evaluation import Evaluation
 from ..utils.atomic_writes import write_file
-from ..utils.formatting import format_duration, format_number
+from ..utils.formatting import format_count, format_duration, format_number
 from . import charts, evaluation, page
 from .evaluation import fill_ins, labelled_data
 from .facts import RunFacts, charts_of
@@ -71,11 +71,11 @@ def write_evaluation_report(file: str | Path, result: Evaluation, *, model: str,
     body = [
         page.headline(list(_metrics(result.metrics, ""))),
         "".join(map(page.paragraph, result.notes)),
-        *evaluation.sections(result.breakdown, f"{data}, {result.rows:,} rows"),
+        *evaluation.sections(result.breakdown, f"{data}, {format_count(result.rows, 'row')}"),
     ]
     text = page.page(
         model,
-        [f"Measured on {data}, {result.rows:,} rows"],
+        [f"Measured on {data}, {format_count(result.rows, 'row')}"],
         filter(None, body),
         "Made by bertworks.",
     )
@@ -97,7 +97,7 @@ def _grid_error(path: Path) -> DataError:
 
 def _subtitle(facts: RunFacts) -> list[str]:
     state = "Finished after" if facts.is_finished else "Not finished: at"
-    parts = [f"{state} {facts.last_step:,} steps", facts.early_end]
+    parts = [f"{state} {format_count(facts.last_step, 'step')}", facts.early_end]
     starts = [line for line in facts.sessions if line["event"] == "start"]
     if starts:
         parts.append(f"started {page.moment(starts[0]['time'])} UTC")

@@ -22,6 +22,8 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
+from ..utils.formatting import format_count
+
 _NUM_TEXTS = 64
 """Different texts; each is embedded alone before the test."""
 
@@ -65,7 +67,7 @@ class Result:
             names = ("p50", "p90", "p99", "max")
             quantiles = (f"{name} {value:.1f}" for name, value in zip(names, values, strict=True))
             lines.append(f"latency    {', '.join(quantiles)} ms")
-        lines.append(f"wrong      {self.num_wrong:,} vectors")
+        lines.append(f"wrong      {format_count(self.num_wrong, 'vector')}")
         return "\n".join(lines)
 
 

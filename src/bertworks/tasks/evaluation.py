@@ -8,7 +8,7 @@ from typing import Self
 
 from pydantic_core import to_json
 
-from ..utils.formatting import escape_surrogates, format_metrics, html_facts
+from ..utils.formatting import escape_surrogates, format_count, format_metrics, html_facts
 from .breakdown import Breakdown, Confusion, Mistake
 from .measures import Measure
 
@@ -61,10 +61,12 @@ class Evaluation(HasResults):
         return cls(measure.result(), rows, measure.notes(), measure.breakdown())
 
     def __repr__(self) -> str:
-        return f"<Evaluation of {self.rows:,} rows: {format_metrics(self.metrics, self.notes)}>"
+        shown = format_metrics(self.metrics, self.notes)
+        return f"<Evaluation of {format_count(self.rows, 'row')}: {shown}>"
 
     def _repr_html_(self) -> str:
-        return html_facts(f"Evaluation of {self.rows:,} rows", self.metrics, self.notes)
+        title = f"Evaluation of {format_count(self.rows, 'row')}"
+        return html_facts(title, self.metrics, self.notes)
 
     def to_json(self, data: str) -> str:
         """Return the evaluation as JSON; `data` names the table. Non-finite numbers become null."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..utils.formatting import format_count
 from .example import LabelledExample
 from .labelled import LabelledTask
 
@@ -85,12 +86,13 @@ class SplitSummary:
             shares = [*shares[:10], f"… {len(shares) - 10} more labels"]
         lengths = ", ".join(f"{name} {length}" for name, length in self.lengths.items())
         return [
-            f"{self.name}: {self.rows:,} rows",
+            f"{self.name}: {format_count(self.rows, 'row')}",
             *([f"  labels: {', '.join(shares)}"] if shares else ()),
             f"  tokens a row: {lengths}",
-            f"  max_seq_length={max_seq_length} truncates {self.num_truncated_rows:,} rows "
-            f"({self.num_truncated_rows / self.rows:.1%}) by {self.num_truncated_tokens:,} tokens "
-            "in total"
+            f"  max_seq_length={max_seq_length} truncates "
+            f"{format_count(self.num_truncated_rows, 'row')} "
+            f"({self.num_truncated_rows / self.rows:.1%}) by "
+            f"{format_count(self.num_truncated_tokens, 'token')} in total"
             if self.num_truncated_rows
             else f"  max_seq_length={max_seq_length} truncates no row",
         ]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError, LengthError, SettingsError, did_you_mean
+from ..utils.formatting import format_count
 from .definition import Origin, Side
 
 Ints = NDArray[np.int32]
@@ -74,7 +75,7 @@ class Encoding:
     def __repr__(self) -> str:
         shown = np.array2string(self.input_ids, separator=", ", threshold=12, edgeitems=5)
         cut = f", truncated_tokens={self.truncated_tokens}" if self.truncated_tokens else ""
-        return f"Encoding({self.num_tokens} tokens, input_ids={shown}{cut})"
+        return f"Encoding({format_count(self.num_tokens, 'token')}, input_ids={shown}{cut})"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -142,7 +143,8 @@ class Encodings:
         return self.rows[key]
 
     def __repr__(self) -> str:
-        return f"Encodings({len(self)} texts, {sum(row.num_tokens for row in self)} tokens)"
+        tokens = format_count(sum(row.num_tokens for row in self), "token")
+        return f"Encodings({format_count(len(self), 'text')}, {tokens})"
 
 
 _ARRAYS = ("input_ids", "token_type_ids", "offsets", "word_ids", "special_tokens_mask")

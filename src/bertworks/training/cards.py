@@ -13,6 +13,7 @@ from ..runs.run_directory import WITHOUT_EFFECT, RunDirectory
 from ..settings.base import Settings
 from ..tasks.evaluation import Evaluation
 from ..tasks.summary import DataSummary
+from ..utils.formatting import format_count
 from .recipe import PretrainSettings
 from .settings import FinetuneSettings
 
@@ -36,7 +37,7 @@ def finetuned_card(
     task, model = start["task"], public_name(start["model"])
     tables = {"train": data.train, "dev": data.dev}
     facts = [
-        DataFact(use, public_name(table.name), f"{table.rows:,} rows")
+        DataFact(use, public_name(table.name), format_count(table.rows, "row"))
         for use, table in tables.items()
         if table is not None
     ]
@@ -64,7 +65,7 @@ def pretrained_card(
         metrics: of held-out documents; empty for a model that they do not evaluate.
     """
     manifest, name = corpus.manifest, public_name(corpus.directory)
-    size = f"{manifest.documents:,} documents, {manifest.tokens:,} tokens"
+    size = f"{format_count(manifest.documents, 'document')}, {manifest.tokens:,} tokens"
     start = settings.init_checkpoint
     origin = "from random weights" if start is None else f"from {public_name(start)}"
     details = {"documents": settings.held_out.documents, "seed": settings.seed}

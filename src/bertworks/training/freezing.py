@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..errors import SettingsError, did_you_mean, import_optional
 from ..nn.encoder import Encoder
 from ..tasks.network import Network
+from ..utils.formatting import format_count
 from .settings import AdapterSettings, FreezingSettings
 
 
@@ -71,7 +72,8 @@ def check_layers(encoder: Encoder, key: str, count: int) -> None:
     """Raise `SettingsError` if an encoder has fewer layers than the setting `key` asks for."""
     if count > len(encoder.layers):
         raise SettingsError(
-            f"{key}={count}: the encoder has {len(encoder.layers)} layers with weights of their own"
+            f"{key}={count}: the encoder has "
+            f"{format_count(len(encoder.layers), 'layer')} with weights of their own"
         )
 
 

@@ -35,7 +35,7 @@ from ..tasks.pretraining.source import (
 )
 from ..tasks.pretraining.task import PretrainingTask
 from ..text.tokenizer import Tokenizer
-from ..utils.formatting import format_metrics, format_number, html_facts
+from ..utils.formatting import format_count, format_metrics, format_number, html_facts
 from ..utils.json_files import write_json
 from ..utils.progress import Progress, say, usual_progress
 from .cards import pretrained_card
@@ -82,11 +82,13 @@ class PretrainResult:
     start: LoadReport | None = None
 
     def __repr__(self) -> str:
-        done = f"{self.steps:,} steps, {format_number(self.tokens)} tokens"
+        steps = format_count(self.steps, "step")
+        done = f"{steps}, {format_number(self.tokens)} tokens"
         return f"<PretrainResult {self.run.model}: {done}; {format_metrics(self.metrics)}>"
 
     def _repr_html_(self) -> str:
-        done = f"Pre-trained for {self.steps:,} steps, {format_number(self.tokens)} tokens"
+        steps = format_count(self.steps, "step")
+        done = f"Pre-trained for {steps}, {format_number(self.tokens)} tokens"
         facts = {**self.metrics, "model": self.run.model, "report": self.run.report}
         return html_facts(done, facts)
 

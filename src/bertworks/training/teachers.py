@@ -32,6 +32,7 @@ from ..tasks.retrieval.distillation import StudentTask, principal_axes
 from ..tasks.retrieval.settings import RetrievalSettings
 from ..tasks.texts import TEXTS
 from ..text.tokenizer import Tokenizer
+from ..utils.formatting import format_count
 from ..utils.progress import Progress
 from .settings import FinetuneSettings
 
@@ -185,8 +186,8 @@ def _vectors(
         file, texts, normalize=True, precision=settings.precision, progress=_counter(progress)
     )
     if embeddings.num_truncated:
-        count = f"{embeddings.num_truncated:,} texts"
-        what = f"teacher={settings.teacher}: {count} were truncated to its length"
+        count = format_count(embeddings.num_truncated, "text")
+        what = f"teacher={settings.teacher} truncates {count} to its length"
         warnings.warn(what, BertworksWarning, stacklevel=2)
     return np.asarray(np.load(file, mmap_mode="r"))
 

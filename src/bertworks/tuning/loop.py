@@ -36,7 +36,7 @@ from ..tasks.best_metric import BestMetric
 from ..training.checkpoint import ResumeWarning
 from ..training.finetune import FinetuneResult
 from ..training.signals import RunInterrupted, stop_request
-from ..utils.formatting import format_duration
+from ..utils.formatting import format_count, format_duration
 from ..utils.json_files import parse_json, to_json
 from ..utils.memory import is_memory_short, start_thread
 from ..utils.progress import Progress, say
@@ -73,7 +73,7 @@ class GridLoop:
             TrainingError: every run failed.
             SettingsError: the runs are evaluated by different metrics.
         """
-        say(self.progress, f"{self.total} runs, {len(self.places)} at a time")
+        say(self.progress, f"{format_count(self.total, 'run')}, {len(self.places)} at a time")
         points: list[Point] = []
         for together in self._rounds():
             self._do(together)

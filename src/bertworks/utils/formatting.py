@@ -21,8 +21,11 @@ def format_metrics(metrics: Mapping[str, float], notes: Sequence[str] = ()) -> s
 
 
 def format_count(number: int, noun: str) -> str:
-    """A number with its noun: 1 document, 2 documents, 3 matches."""
-    plural = f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
+    """A number with its noun: 1 document, 2 documents, 3 matches, 4 queries."""
+    if noun.endswith("y") and noun[-2] not in "aeiou":
+        plural = f"{noun[:-1]}ies"
+    else:
+        plural = f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
 
 

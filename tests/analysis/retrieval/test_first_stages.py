@@ -219,8 +219,8 @@ def test_queries_that_only_the_run_or_the_judgements_have_are_noted(tmp_path: Pa
     file = write_lines(tmp_path / "a.run", "other Q0 1 1 1 x")
     (stage,) = evaluate_retrieval({"run": file}, tmp_path)
     assert stage.evaluation.notes == [
-        "1 queries of the run are not judged and were ignored",
-        "1 judged queries without a retrieved document count as 0",
+        "not judged, and ignored: 1 query of the run",
+        "1 judged query without a retrieved document, counted as 0",
     ]
     judgements = str(tmp_path / "qrels/dev.tsv")
     assert score("retrieval", judgements, predictions=file).notes == stage.evaluation.notes

@@ -178,8 +178,8 @@ def test_trec_files_are_scored(tmp_path: Path) -> None:
     evaluation = score("retrieval", str(judgements), predictions=run, metrics=["mrr", "recall@5"])
     assert evaluation.metrics == {"mrr": 0.25, "recall@5": 0.5}
     assert evaluation.notes == [
-        "1 queries of the run are not judged and were ignored",
-        "1 judged queries without a retrieved document count as 0",
+        "not judged, and ignored: 1 query of the run",
+        "1 judged query without a retrieved document, counted as 0",
     ]
     assert read_judgements(judgements)["1"] == {"a": 1, "b": 0}
     for line, message in (("1 Q0 b 1 nan x", "is not a score"), ("1 Q0 b 1 2", "has 5 fields")):

@@ -17,6 +17,7 @@ from sklearn.metrics import accuracy_score, f1_score
 import bertworks as bw
 from bertworks.errors import BertworksWarning, DataError
 from bertworks.inference.prediction_files import write_predictions
+from bertworks.utils.formatting import format_count
 
 
 @pytest.mark.parametrize("separator", [" ", "\t"])
@@ -124,7 +125,8 @@ def test_lines_that_begin_documents_count_as_in_conlleval(
     names = ("accuracy", "precision", "recall", "f1")
     assert [score.metrics[name] for name in names] == pytest.approx(conlleval(lines))
     assert score.rows == sum(map(len, documents))
-    assert f"{len(documents)} lines -DOCSTART- count as words, as in conlleval" in score.notes
+    count = format_count(len(documents), "line")
+    assert f"-DOCSTART- counts as a word, as in conlleval: {count}" in score.notes
 
 
 def test_a_short_line_that_begins_a_document_is_no_word(tmp_path):

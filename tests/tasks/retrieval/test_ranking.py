@@ -138,7 +138,7 @@ def test_ranking_metrics_are_those_of_sentence_transformers() -> None:
 def test_few_passages_are_noted() -> None:
     evaluator, vectors = task_of().evaluator(), torch.eye(10)
     evaluator.add({"queries": vectors[:5], "passages": vectors}, batch_of(task_of()))
-    assert evaluator.notes() == ["recall@10 is uninformative: there are only 9 passages"]
+    assert evaluator.notes() == ["recall@10 is uninformative with only 9 passages"]
 
 
 @pytest.mark.parametrize("settings", [{}, {"query_prompt": "e "}, {"passage_prompt": "f e "}])

@@ -29,6 +29,7 @@ from ...inference.settings import EngineSettings
 from ...inference.similarity import similarities
 from ...settings.keywords import RowKeywords
 from ...tasks.retrieval.exact_search import top_k
+from ...utils.formatting import format_count
 from .text_index import Ranking, TextIndex, open_texts, with_checksums
 
 K1, B = 1.2, 0.75
@@ -117,7 +118,7 @@ class BM25Index(TextIndex):
         return sparse.csr_matrix(arrays, shape=(len(edges) - 1, len(self._columns)))
 
     def __repr__(self) -> str:
-        return f"<BM25Index of {len(self):,} texts in {self._texts.rows.name}>"
+        return f"<BM25Index of {format_count(len(self), 'text')} in {self._texts.rows.name}>"
 
     def __len__(self) -> int:
         return int(self._weights.shape[0])

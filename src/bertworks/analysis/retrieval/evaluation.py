@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ...errors import DataError, SettingsError
 from ...settings.keywords import RetrievalEvaluationKeywords
 from ...tasks.evaluation import Evaluation
+from ...utils.formatting import format_count
 from .fusion import fuse_rankings
 from .index import Index
 from .judgements import (
@@ -219,10 +220,14 @@ def evaluate_run(
     lines = list(notes)
     without_relevant = sum(max(grades.values()) <= 0 for grades in judgements.values())
     if without_relevant:
-        lines.append(f"{without_relevant:,} queries without a relevant document count as 0")
+        lines.append(
+            f"{format_count(without_relevant, 'query')} without a relevant document, counted as 0"
+        )
     missing = sum(not run.get(query) for query in judgements)
     if missing:
-        lines.append(f"{missing:,} judged queries without a retrieved document count as 0")
+        lines.append(
+            f"{format_count(missing, 'judged query')} without a retrieved document, counted as 0"
+        )
     return Evaluation(metrics, len(judgements), lines)
 
 
@@ -240,7 +245,7 @@ def score_run(
 
 def _unjudged_notes(judgements: Judgements, run: Run) -> list[str]:
     count = sum(query not in judgements for query in run)
-    return [f"{count:,} queries of the run are not judged and were ignored"] if count else []
+    return [f"not judged, and ignored: {format_count(count, 'query')} of the run"] if count else []
 
 
 def _run_of(corpus: JudgedCorpus, ranking: Ranking, depth: int) -> Run:

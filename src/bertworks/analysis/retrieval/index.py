@@ -40,6 +40,7 @@ from ...settings.keywords import EngineKeywords, RowKeywords
 from ...settings.literals import Quantization
 from ...settings.pooling import SPARSE_POOLINGS
 from ...tasks.retrieval.exact_search import top_k as nearest
+from ...utils.formatting import format_count
 from ...utils.outputs import check_inputs, locked_output
 from .cells import open_cells
 from .text_index import Ranking, TextIndex, open_texts, sort_ranking, with_checksums
@@ -176,7 +177,8 @@ class Index(TextIndex):
             self.vectors = _load_vectors(self.vectors, mmap_mode="r")
 
     def __repr__(self) -> str:
-        return f"<Index of {len(self):,} texts in {self._texts.rows.name}, {self.model!r}>"
+        count = format_count(len(self), "text")
+        return f"<Index of {count} in {self._texts.rows.name}, {self.model!r}>"
 
     def __len__(self) -> int:
         """Number of texts that can be found: those that are not blank."""

@@ -38,6 +38,7 @@ from ...data.texts_by_id import (
 )
 from ...errors import DataError
 from ...utils.atomic_writes import write_file
+from ...utils.formatting import format_count
 from .metrics import Judgements, Run, sort_documents
 
 _ENDS = ("", ".gz")
@@ -178,7 +179,7 @@ def read_judgements(path: str | os.PathLike[str]) -> Judgements:
         if tuple(fields) == _HEADER:
             continue
         if len(fields) not in (3, 4):
-            what = f"has {len(fields)} fields"
+            what = f"has {format_count(len(fields), 'field')}"
             fix = (
                 "Judgements have a query, a document and its relevance; in TREC's format a query, "
             )
@@ -200,7 +201,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     for where, fields in _fields_of(path, (6,)):
         if len(fields) != 6:
             fix = "A run has a query, Q0, a document, its rank, its score and the system's name."
-            raise DataError(f"has {len(fields)} fields", where=where, fix=fix)
+            raise DataError(f"has {format_count(len(fields), 'field')}", where=where, fix=fix)
         _add(run, fields[0], fields[2], _number(float, fields[4], "score", where), where)
     if not run:
         raise DataError("the run is empty", where=os.fspath(path))
@@ -221,7 +222,8 @@ def read_candidates(path: str | os.PathLike[str]) -> tuple[Run, bool]:
         if len(fields) != 4 and not run:
             break
         if len(fields) != 4:
-            raise DataError(f"has {len(fields)} fields, unlike earlier lines", where=where)
+            what = f"has {format_count(len(fields), 'field')}, unlike earlier lines"
+            raise DataError(what, where=where)
         _add(run, fields[0], fields[1], 0.0, where)
     return (run, False) if run else (read_run(path), True)
 

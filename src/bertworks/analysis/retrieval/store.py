@@ -25,6 +25,7 @@ from ...inference.settings import EngineSettings
 from ...inference.similarity import is_sparse
 from ...settings.keywords import EngineKeywords, TableKeywords
 from ...settings.literals import Quantization
+from ...utils.formatting import format_count
 from . import store_postgres, store_qdrant
 from .index import embed_queries, vector_settings
 from .store_backend import StoreBackend
@@ -124,7 +125,8 @@ class VectorStore(TextIndex):
         self._backend.refresh()
 
     def __repr__(self) -> str:
-        return f"<VectorStore of {len(self):,} texts in {self._backend.name}, {self.model!r}>"
+        count = format_count(len(self), "text")
+        return f"<VectorStore of {count} in {self._backend.name}, {self.model!r}>"
 
     def __len__(self) -> int:
         return len(self._backend)
@@ -170,7 +172,8 @@ class VectorStore(TextIndex):
         """
         texts, ids = [texts] if isinstance(texts, str) else list(texts), _list_ids(ids)
         if len(texts) != len(ids):
-            raise DataError(f"{len(texts):,} texts, but {len(ids):,} ids")
+            what = f"{format_count(len(texts), 'text')}, but {format_count(len(ids), 'id')}"
+            raise DataError(what)
         if len(set(ids)) < len(ids):
             duplicate, _ = Counter(ids).most_common(1)[0]
             raise DataError(

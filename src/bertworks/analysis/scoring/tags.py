@@ -35,6 +35,7 @@ from ...tasks.tagging.notation import (
 )
 from ...tasks.tagging.scores import TaggingScores
 from ...tasks.tagging.tags import OUTSIDE_TAG
+from ...utils.formatting import format_count
 from ...utils.remote import is_remote
 from .columns import find_label_columns, unfold_prediction
 
@@ -143,7 +144,8 @@ def _score_sentences(sentences: Sequence[Sentence], num_starts: int) -> Evaluati
         scores.add_sentence(place, words, gold_numbers, predicted_numbers)
     result = Evaluation.from_measure(scores, len(sentences) - num_starts)
     if num_starts:
-        notes.append(f"{num_starts:,} lines {DOCUMENT_START} count as words, as in conlleval")
+        lines = format_count(num_starts, "line")
+        notes.append(f"{DOCUMENT_START} counts as a word, as in conlleval: {lines}")
     return replace(result, notes=[*result.notes, *filter(None, notes)])
 
 

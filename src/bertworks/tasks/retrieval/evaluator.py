@@ -12,6 +12,7 @@ import numpy as np
 
 from ...jobs.resumable import digest_texts
 from ...packed import Batch, to_array
+from ...utils.formatting import format_count
 from ..breakdown import Breakdown, excerpt
 from ..measures import Location, WorstMistakes
 from ..task import Evaluator, Outputs
@@ -142,7 +143,7 @@ class RankingEvaluator(Evaluator):
         count = len(self._passages)
         if count > DEPTH:
             return []
-        return [f"recall@{DEPTH} is uninformative: there are only {count} passages"]
+        return [f"recall@{DEPTH} is uninformative with only {format_count(count, 'passage')}"]
 
 
 def _stack(vectors: Sequence[np.ndarray]) -> np.ndarray:

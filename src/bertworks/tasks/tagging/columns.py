@@ -11,6 +11,7 @@ from ...data.record_formats import DOCUMENT
 from ...data.rows import LocatedRow, Row, Rows, listing, parse_json_cell, value_of
 from ...data.schema import Role, RoleColumns, Schema
 from ...errors import DataError, truncate_repr
+from ...utils.formatting import format_count
 from .entities import TEXT, TaggedWords, holds_entities, read_tagged_text
 
 WORD_NAMES = ("words", "tokens", "form")
@@ -156,7 +157,8 @@ def read_tagged_words(row: Row, word_column: str, tag_column: str, where: str) -
         return read_tagged_text(row, tag_column, where)
     words, tags = read_strings(row, word_column, where), read_tags(row, tag_column, where)
     if len(tags) != len(words):
-        raise DataError(f"{len(words)} words, but {len(tags)} tags", where=where)
+        what = f"{format_count(len(words), 'word')}, but {format_count(len(tags), 'tag')}"
+        raise DataError(what, where=where)
     return TaggedWords(words, tags)
 
 
