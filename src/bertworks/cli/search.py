@@ -153,12 +153,8 @@ def search(
 
         loaded_reranker = None if reranker is None else retrievers.pop()
         text_index = passages.open(retrievers, file)
-        num_texts = format_count(len(text_index), "text")
-        if isinstance(text_index, Index):
-            if count := text_index.num_truncated:
-                display.status(f"too long, and truncated: {count:,} of {num_texts}")
-            if len(text_index) > MANY and not approximate:
-                display.status(f"{num_texts}: --approximate is faster")
+        if isinstance(text_index, Index) and len(text_index) > MANY and not approximate:
+            display.status(f"{len(text_index):,} texts: --approximate is faster")
         results = text_index.search(
             query_texts, top_k, rerank=loaded_reranker, approximate=approximate, **more
         )

@@ -13,6 +13,8 @@ import torch
 
 import bertworks as bw
 from bertworks.analysis.retrieval.index import Index
+from bertworks.analysis.retrieval.mining import mine
+from bertworks.analysis.retrieval.opening import open_index
 from bertworks.analysis.retrieval.reranking import (
     relevance_of_model,
     rerank_hits,
@@ -20,7 +22,13 @@ from bertworks.analysis.retrieval.reranking import (
 )
 from bertworks.analysis.retrieval.text_index import Hit, sort_ranking
 from bertworks.data.text_inputs import read_texts
-from bertworks.errors import BertworksError, DataError, OutputError, SettingsError
+from bertworks.errors import (
+    BertworksError,
+    BertworksWarning,
+    DataError,
+    OutputError,
+    SettingsError,
+)
 from bertworks.loading import load
 from bertworks.model import Model
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
@@ -108,6 +116,22 @@ def test_kept_vectors_are_of_this_file_and_this_model(model: Model, tmp_path: Pa
         Index.open(model, file, index_dir)
 
 
+def test_texts_that_are_truncated_are_counted_whoever_embeds_them(
+    model: Model, tmp_path: Path
+) -> None:
+    texts = ["a b", "c " * 100, "d"]
+    folder, truncation = tmp_path / "index", r"1 of 3 texts were too long .* and truncated"
+    for _ in range(2):  # the second time, the vectors are there
+        with pytest.warns(BertworksWarning, match=truncation):
+            Index.open(model, texts, folder)
+    with pytest.warns(BertworksWarning, match=truncation):
+        open_index([model, "bm25"], texts)
+    pairs = [{"query": "q", "positive": text} for text in texts]
+    with pytest.warns(BertworksWarning, match=truncation):
+        mine(model, pairs, tmp_path / "negatives.jsonl")
+
+
+@pytest.mark.long
 def test_an_approximation_returns_the_requested_number_of_texts(model: Model) -> None:
     """Also if the cells that it visits have fewer."""
     pytest.importorskip("faiss")

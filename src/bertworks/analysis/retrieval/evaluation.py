@@ -22,7 +22,6 @@ from ...settings.keywords import RetrievalEvaluationKeywords
 from ...tasks.evaluation import Evaluation
 from ...utils.formatting import format_count
 from .fusion import fuse_rankings
-from .index import Index
 from .judgements import (
     JudgedCorpus,
     check_ids_of_run,
@@ -171,9 +170,6 @@ def evaluate_retrieval(
         else:
             index = open_index(retriever, corpus.texts, progress=report, **engine)
         rankings[name] = _without_rows(index.rank(queries, depth), own_rows)
-        if isinstance(index, Index) and index.num_truncated:
-            what = f"{index.num_truncated:,} of {len(index):,} texts were too long"
-            notes[name] = [f"{what} and were truncated"]
     assert index is not None
     if len(rankings) > 1:
         fused = fuse_rankings([rows for _, rows in rankings.values()], depth)

@@ -10,6 +10,7 @@ All texts are compared unless the user asks for an approximation, which compares
 from __future__ import annotations
 
 import os
+import warnings
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -25,7 +26,7 @@ from ...checkpoints.sentence_settings import PromptRole
 from ...data.reading import TableOptions
 from ...data.tables import Table
 from ...data.text_inputs import Texts, read_texts
-from ...errors import BertworksError
+from ...errors import BertworksError, BertworksWarning
 from ...inference.settings import EngineSettings
 from ...inference.similarity import (
     import_sparse,
@@ -64,7 +65,6 @@ class Index(TextIndex):
             length 1 if cosines are compared. Or their codes (`inference.vector_codes`).
             `TokenVectors` for late interaction.
         cells: file of the approximate index; not kept if omitted.
-        num_truncated: number of texts that were too long for the model and were truncated.
         checksums: of the texts that are not blank, by which changed ones are recognised; not
             checked if omitted.
         settings: settings of `EngineSettings`, for queries.
@@ -77,13 +77,12 @@ class Index(TextIndex):
         vectors: NDArray[np.float32] | Any,
         *,
         cells: Path | None = None,
-        num_truncated: int = 0,
         checksums: Sequence[int] = (),
         **settings: Unpack[EngineKeywords],
     ) -> None:
         engine = EngineSettings.resolve(**settings).model_dump(exclude_unset=True)
         super().__init__(texts, checksums, engine)
-        self.model, self.vectors, self.num_truncated = model, vectors, num_truncated
+        self.model, self.vectors = model, vectors
         self.score_name = str(model.similarity_function)
         self._cells = cells
 
@@ -100,7 +99,7 @@ class Index(TextIndex):
         progress: Callable[[int, int], None] | None = None,
         **settings: Unpack[RowKeywords],
     ) -> Self:
-        """Compute the vectors of texts, or reuse those in the directory.
+        """Compute the vectors of texts, or reuse those in the directory; warn of truncated texts.
 
         Args:
             model: pooling, prompts and the similarity are read from its files. Models trained for
@@ -128,7 +127,7 @@ class Index(TextIndex):
         texts = open_texts(data, column, **options)
         name, checksums = _file_name(model), array("I")
 
-        def embed_texts(folder: Path) -> tuple[Any, int]:
+        def embed_texts(folder: Path) -> Any:
             if not (folder / name).exists():  # an existing approximation is of other vectors
                 (folder / f"{_VECTORS}.faiss").unlink(missing_ok=True)
             result = model.embed_to(
@@ -139,13 +138,16 @@ class Index(TextIndex):
                 **vector_settings(model),
                 **engine,
             )
-            vectors = _load_vectors(folder / name, mmap_mode=None if directory is None else "r")
-            return vectors, result.num_truncated
+            if result.num_truncated:
+                counts = f"{result.num_truncated:,} of {result.rows:,} texts"
+                what = f"{counts} were too long for {model.source or 'the model'}, and truncated"
+                warnings.warn(f"{texts.rows.name}: {what}", BertworksWarning, stacklevel=3)
+            return _load_vectors(folder / name, mmap_mode=None if directory is None else "r")
 
         cells = None
         if directory is None:
             with TemporaryDirectory() as temporary:
-                vectors, num_truncated = embed_texts(Path(temporary))
+                vectors = embed_texts(Path(temporary))
         else:
             folder, marks = Path(directory), [f"{name}*", f".{name}.*"]
             cells = folder / f"{_VECTORS}.faiss"
@@ -153,16 +155,8 @@ class Index(TextIndex):
             is_finished = (folder / name).exists() and not overwrite  # it is only read
             lock = locked_output(folder, kind="directory", overwrite=overwrite, marks=marks)
             with nullcontext() if is_finished else lock:
-                vectors, num_truncated = embed_texts(folder)
-        return cls(
-            model,
-            texts,
-            vectors,
-            cells=cells,
-            num_truncated=num_truncated,
-            checksums=checksums,
-            **engine,
-        )
+                vectors = embed_texts(folder)
+        return cls(model, texts, vectors, cells=cells, checksums=checksums, **engine)
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
