@@ -127,4 +127,4 @@ $(VENV)/.installed-test: $(PACKAGE) | $(BIN)/python
 
 $(VENV)/.installed-dev: $(PACKAGE) | $(BIN)/python
 	$(PIP) -e ".[dev]"
-	@touch $@
+	@touch $(VENV)/.installed-test $@
