@@ -16,7 +16,7 @@ _SOURCES = [
     *(ROOT / "src").rglob("*.py"),
     *(ROOT / "tests").rglob("*.py"),
     *(ROOT / "recipes").iterdir(),
-    *(ROOT / "examples").iterdir(),
+    *(ROOT / "examples").glob("*.*"),
     *ROOT.glob("benchmarks/**/*.py"),
 ]
 
