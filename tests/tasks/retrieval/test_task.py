@@ -130,6 +130,15 @@ def test_a_frame_may_lack_negatives() -> None:
     assert [len(example.sequences) for example in examples] == [3, 2]
 
 
+def test_blank_negatives_are_none() -> None:
+    rows = [
+        {"query": "a", "positive": "b", "negative": "  "},
+        {"query": "c", "positive": "d", "negative": ["e", "", " "]},
+    ]
+    examples = task_from(rows).examples(rows, 0)
+    assert [example.texts for example in examples] == [["a", "b"], ["c", "d", "e"]]
+
+
 def test_another_table_may_have_other_columns() -> None:
     task = task_from([{"query": "a", "positive": "b", "negative": "c"}])
     same = task.for_table(read_rows([{"positive": "b", "query": "a"}]), labelled=True)

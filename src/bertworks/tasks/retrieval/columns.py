@@ -14,6 +14,7 @@ from ...data.rows import (
     LocatedRow,
     Row,
     Rows,
+    is_missing,
     listing,
     parse_json_cell,
     sample_of,
@@ -189,7 +190,7 @@ def read_score_list(row: Row, column: str, count: int, where: str) -> np.ndarray
 
 
 def read_negatives(row: Row, columns: Sequence[str], where: str) -> list[str]:
-    """The negatives of a row, from all columns; an empty column has none.
+    """The negatives of a row, from all columns; blank ones do not count.
 
     Raises:
         DataError: a column is missing, or holds neither a text nor a list of texts.
@@ -197,13 +198,12 @@ def read_negatives(row: Row, columns: Sequence[str], where: str) -> list[str]:
     negatives: list[str] = []
     for column in columns:
         value = parse_json_cell(value_of(row, column, where), list)
-        is_nan = isinstance(value, float) and math.isnan(value)  # where pandas has nothing
-        texts = value if isinstance(value, list) else [value] if value and not is_nan else []
+        texts = value if isinstance(value, list) else [] if is_missing(value) else [value]
         if not all(isinstance(text, str) for text in texts):
             raise DataError(
                 f"the column {column!r} holds neither text nor a list of texts", where=where
             )
-        negatives += texts
+        negatives += filter(str.strip, texts)
     return negatives
 
 
