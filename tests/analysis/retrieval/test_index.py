@@ -116,6 +116,11 @@ def test_kept_vectors_are_of_this_file_and_this_model(model: Model, tmp_path: Pa
         Index.open(model, file, index_dir)
 
 
+def test_texts_of_an_iterator_are_read_by_each_index(model: Model) -> None:
+    indexes = [open_index([model, "bm25"], texts) for texts in (iter(TEXTS), TEXTS)]
+    assert indexes[0].search(QUERIES) == indexes[1].search(QUERIES)
+
+
 def test_texts_that_are_truncated_are_counted_whoever_embeds_them(
     model: Model, tmp_path: Path
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
 from ...data.reading import TableOptions
@@ -84,6 +84,8 @@ def open_index(
         raise SettingsError(f"an index keeps the vectors of one model, and there are {num_models}")
     if quantization != "none" and not num_models:
         raise SettingsError(f"quantization={quantization} is for the vectors of models")
+    if isinstance(data, Iterator):  # each index reads the texts
+        data = list(data)
     indexes: list[TextIndex] = []
     for part in parts:
         if isinstance(part, str):
