@@ -63,12 +63,14 @@ def read_texts_with_ids(path: str | os.PathLike[str], **options: Unpack[TableKey
 
 
 def with_titles(rows: Rows) -> Rows:
-    """Return a table whose texts begin with their titles; `text_with_title` raises errors."""
+    """Return a table whose texts begin with their titles; `text_with_title` raises errors.
+
+    A row keeps its title, although it is no column.
+    """
 
     def read() -> Iterator[LocatedRow]:
         for row in rows:
-            values = {name: value for name, value in row.values.items() if name != TITLE}
-            yield LocatedRow(row.where, {**values, TEXT: text_with_title(row)})
+            yield LocatedRow(row.where, {**row.values, TEXT: text_with_title(row)})
 
     columns = tuple(name for name in rows.columns if name != TITLE)
     return replace(rows, columns=columns, sample=sample_of(read), read=read)

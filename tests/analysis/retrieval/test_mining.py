@@ -82,6 +82,21 @@ def test_passage_in_another_case_or_with_other_blanks_is_no_negative(tmp_path: P
     assert third == {"A cat is an animal.", "a cat purrs", "is a cat a bird?", "what is a CAT?"}
 
 
+def test_passage_with_its_title_is_no_negative(tmp_path: Path) -> None:
+    """Texts of BEIR's layout begin with their titles, and those of a table of pairs may not."""
+    corpus = tmp_path / "corpus.jsonl"
+    documents = [("Cats", "a cat purrs"), ("Dogs", "a dog is no cat"), ("", "a cat sleeps")]
+    rows = [
+        {"_id": str(number), "title": title, "text": text}
+        for number, (title, text) in enumerate(documents)
+    ]
+    corpus.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    pairs = [{"query": "what is a cat?", "positive": "A cat purrs"}]
+    mine("bm25", pairs, tmp_path / "out.jsonl", corpus=corpus)
+    (line,) = lines_of(tmp_path / "out.jsonl")
+    assert set(line["negatives"]) == {"Dogs a dog is no cat", "a cat sleeps"}
+
+
 @pytest.mark.long
 def test_reranker_drops_relevant_passages_and_its_scores_are_written(
     model: Model, tmp_path: Path

@@ -21,6 +21,7 @@ from ...data.reading import TableOptions
 from ...data.rows import Rows, chunks, text_of
 from ...data.schema import RoleColumns
 from ...data.tables import Table, read_rows
+from ...data.texts_by_id import TITLE
 from ...errors import BertworksError, DataError
 from ...inference.prediction_files import Lines
 from ...inference.settings import EngineSettings
@@ -220,8 +221,14 @@ def _passages_of(
 
     rows_of_passages = {passage: row_of(passage) for _, passage in pairs}
     if corpus is not None:
-        for _, text in open_texts(corpus, None, is_read_once=True, **table_options):
-            if text.strip():
+        own_keys = frozenset(rows)
+        texts = open_texts(corpus, None, is_read_once=True, **table_options).without_blank()
+        for row in texts.rows:
+            text = text_of(row.values, texts.column, row.where)
+            title = row.values.get(TITLE)
+            # The passages of pairs may be without their titles.
+            text_alone = text.removeprefix(title) if isinstance(title, str) else text
+            if _key_of(text_alone) not in own_keys:
                 row_of(text)
     sets: dict[str, set[int]] = {}  # by the query's key
     positives: dict[str, set[int]] = {}
