@@ -1,7 +1,8 @@
-"""Classifiers from few labels; and calibration on TREC, whose figures are in docs/labels.md.
+"""Classifiers from few labels, calibration and wrong labels: the figures of docs/labels.md.
 
     python benchmarks/few_labels.py few MODEL --rows 8 16 --seeds 5
     python benchmarks/few_labels.py calibration MODEL
+    python benchmarks/few_labels.py wrong MODEL --draws 8
 
 `few` compares a logistic regression on frozen vectors, `finetune … few_shot=true` with its default
 settings, and ordinary fine-tuning of a classifier on the mean of the tokens. SST-2 is measured on
@@ -9,6 +10,9 @@ its dev rows, TREC on 1,000 rows that no training uses.
 
 `calibration` fine-tunes a model on 2,500 rows of TREC, and divides the others ten times into 1,000
 rows, on which scalings and conformal scores are fitted, and the rows that are measured.
+
+`wrong` changes 5 % of the labels of 2,000 phrases of SST-2 with at least eight words, and counts
+how many of these rows are among the first 7 % of `check-labels`.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from typing import Any
 import numpy as np
 
 import bertworks as bw
+from bertworks.analysis.label_check import check_labels
 from bertworks.analysis.probing import probe
 from bertworks.errors import BertworksWarning
 from bertworks.tasks.calibration import (
@@ -39,6 +44,8 @@ from bertworks.tasks.probabilities import cross_entropy_sum, softmax
 DATA = Path(os.environ.get("BERTWORKS_DATA", "../shared/data"))
 HELD_OUT = 1000
 COVERAGES = (0.8, 0.9, 0.95, 0.98)
+NUM_PHRASES = 2000
+WRONG_SHARE, READ_SHARE = 0.05, 0.07
 
 Row = dict[str, Any]
 
@@ -165,6 +172,27 @@ def _fit_temperature(logits: np.ndarray, labels: np.ndarray) -> LogitScaling:
     return LogitScaling((float(temperatures[int(np.argmin(losses))]),))
 
 
+def measure_wrong(options: argparse.Namespace) -> None:
+    phrases = [row for row in read_sst2("train") if len(row["text"].split()) >= 8]
+    order = np.random.default_rng(5).permutation(len(phrases))[:NUM_PHRASES]
+    model = bw.load(options.model, device="cpu")
+    shares, accuracies = [], []
+    for seed in range(1, options.draws + 1):
+        wrong = np.random.default_rng(seed).choice(
+            NUM_PHRASES, round(WRONG_SHARE * NUM_PHRASES), replace=False
+        )
+        rows = [dict(phrases[at]) for at in order]
+        for at in wrong:
+            rows[at]["label"] = "class 0" if rows[at]["label"] == "class 1" else "class 1"
+        check = check_labels(model, rows)
+        first = [row.number - 1 for row in check.rows[: round(READ_SHARE * NUM_PHRASES)]]
+        shares.append(len(np.intersect1d(first, wrong)) / len(wrong))
+        accuracies.append(check.accuracy)
+        print(f"draw {seed}: {shares[-1]:.2f} found, accuracy {accuracies[-1]:.3f}", flush=True)
+    spread = f" ± {np.std(shares, ddof=1):.3f}" if len(shares) > 1 else ""
+    print(f"found {np.mean(shares):.3f}{spread}, accuracy {np.mean(accuracies):.3f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(required=True)
@@ -178,7 +206,10 @@ def main() -> None:
     few.add_argument("--epochs", type=int, default=50, help="of fine-tuning")
     calibration = commands.add_parser("calibration")
     calibration.set_defaults(measure=measure_calibration)
-    for one in (few, calibration):
+    wrong = commands.add_parser("wrong")
+    wrong.set_defaults(measure=measure_wrong)
+    wrong.add_argument("--draws", type=int, default=8)
+    for one in (few, calibration, wrong):
         one.add_argument("model")
     options = parser.parse_args()
     warnings.simplefilter("ignore", BertworksWarning)  # few rows, and rates
