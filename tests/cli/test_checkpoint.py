@@ -87,7 +87,7 @@ def test_words_are_read_from_the_column_of_words(
         fails(*command, says=says)
         assert not out.exists()
         return
-    assert "1 words" in succeeds(*command).stdout
+    assert "1 word, " in succeeds(*command).stdout
     assert "zyzzyva" in bw.load(out, device="cpu").tokenizer.pieces
 
 

@@ -52,7 +52,7 @@ def test_truncated_texts_are_counted(world: World, tmp_path: Path) -> None:
         *("embed", world.pretrained, "door " * 9, "door", *CPU, "--max-seq-length", 8),
         *("--out", tmp_path / "v.npy"),
     )
-    assert "1 texts were too long" in result.stdout
+    assert "1 text too long" in result.stdout
 
 
 def test_features_are_written_for_each_word(world: World, tmp_path: Path) -> None:

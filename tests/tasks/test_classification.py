@@ -339,7 +339,7 @@ def test_summary_counts_truncated_rows(tokenizer: Tokenizer) -> None:
     assert summary.train.length_histogram == [0, 0, 0, 0, 0, 1, 2, 0, 1]
     assert summary.train.truncated_length_histogram == [0, 0, 0, 0, 0, 0, 0, 0, 1]
     text = "\n".join(summary.lines())
-    assert "truncates 1 rows (25.0%) by 1 tokens in total" in text
+    assert "truncates 1 row (25.0%) by 1 token in total" in text
     assert "majority baseline: 66.7%" in text
     assert "labels that never occur: 'meh'" in text
 
@@ -349,7 +349,7 @@ def test_rows_without_any_label_have_no_majority(tokenizer: Tokenizer) -> None:
     rows = [{"text": "good", "pair": "bad", "label": labels} for labels in (["pos"], [])]
     train, dev = task.examples(rows, 0), task.examples(rows[1:], 0)
     text = "\n".join(DataSummary.from_examples(task, ("train", train), ("dev", dev)).lines())
-    assert "dev: 1 rows" in text
+    assert "dev: 1 row\n" in text
     assert "majority" not in text
 
 

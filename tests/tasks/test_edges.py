@@ -227,7 +227,7 @@ def test_any_number_of_choices_is_predicted(models: dict[str, Model], choices: l
         ("regression", {"text": "a", "label": "inf"}, "'inf' .* is not a finite number"),
         ("regression", {"text": "a", "label": True}, "True .* is not a finite number"),
         ("tagging", {"words": ["a"], "tags": ["B-LOC"]}, "tag 'B-LOC' was not seen in training"),
-        ("tagging", {"words": ["a"], "tags": []}, "1 words, but 0 tags"),
+        ("tagging", {"words": ["a"], "tags": []}, "1 word, but 0 tags"),
         ("answering", {"question": "a", "context": "a", "answers": float("nan")}, "no answers"),
         ("choice", {"prompt": "a", "choices": [], "label": 0}, "there are no choices"),
         ("retrieval", {"a": "a", "b": "b", "score": float("nan")}, "nan .* is not a finite number"),

@@ -293,7 +293,7 @@ def test_an_illegal_tag_is_not_predicted():
     [
         ({"tags": ["X"]}, "f:3: the row has no column 'words'"),
         ({"words": "ab", "tags": ["X"]}, "f:3: the column 'words' holds 'ab', not a list"),
-        ({"words": ["ab"], "tags": ["X", "X"]}, "f:3: 1 words, but 2 tags"),
+        ({"words": ["ab"], "tags": ["X", "X"]}, "f:3: 1 word, but 2 tags"),
         ({"words": ["ab"], "tags": ["W"]}, "f:3: the tag 'W' was not seen in training"),
         (
             {"words": ["ab", 3], "tags": ["X", "X"]},

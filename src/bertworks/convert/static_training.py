@@ -35,6 +35,7 @@ from ..inference.static_vectors import StaticEmbedder
 from ..model import Model
 from ..settings.keywords import StaticTrainingKeywords
 from ..tasks.retrieval.distillation import principal_axes, teacher_targets
+from ..utils.formatting import format_count
 from .static_settings import StaticTrainingSettings
 
 NUM_ROUNDS, NUM_ITERATIONS = 3, 8
@@ -93,7 +94,7 @@ def train_static(
         raise SettingsError("only static models are trained in closed form")
     ids, lengths = _read_ids(embedder, texts)
     if len(lengths) != len(vectors):
-        what = f"{len(vectors):,} vectors, but {len(lengths):,} texts"
+        what = f"{format_count(len(vectors), 'vector')}, but {format_count(len(lengths), 'text')}"
         raise DataError(what, where=texts.rows.name)
     is_known = lengths > 0
     is_heldout = np.arange(len(lengths)) % HELDOUT_INTERVAL == HELDOUT_INTERVAL - 1

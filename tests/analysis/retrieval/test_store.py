@@ -179,7 +179,7 @@ def test_store_has_one_writer_one_model_and_one_quantization(model: Model, tmp_p
     assert not (tmp_path / "new").exists()
     with pytest.raises(DataError, match="the id 'x' occurs twice"):
         store.add(["a", "b"], ["x", "x"])
-    with pytest.raises(DataError, match="1 texts, but 2 ids"):
+    with pytest.raises(DataError, match="1 text, but 2 ids"):
         store.add(["a"], ["x", "y"])
     (tmp_path / "store.json").write_text(
         (tmp_path / "store.json").read_text().replace("int8", "none")
