@@ -114,21 +114,23 @@ _HOMES = {
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        hint = suggest_name(name)
-        advice = "" if hint is None else f". {hint}"
-        raise AttributeError(f"module 'bertworks' has no attribute {name!r}{advice}")
-    try:
-        with imports_without_collection():
-            module = importlib.import_module(f"{__name__}.{home}")
-        return getattr(module, name)
-    except ModuleNotFoundError as error:
-        missing = missing_package_error(error, f"bertworks.{name}")
-        if missing is None:
-            raise
-        raise missing from None
+if not TYPE_CHECKING:  # a type checker would find every name
+
+    def __getattr__(name: str) -> Any:
+        home = _HOMES.get(name)
+        if home is None:
+            hint = suggest_name(name)
+            advice = "" if hint is None else f". {hint}"
+            raise AttributeError(f"module 'bertworks' has no attribute {name!r}{advice}")
+        try:
+            with imports_without_collection():
+                module = importlib.import_module(f"{__name__}.{home}")
+            return getattr(module, name)
+        except ModuleNotFoundError as error:
+            missing = missing_package_error(error, f"bertworks.{name}")
+            if missing is None:
+                raise
+            raise missing from None
 
 
 def __dir__() -> list[str]:

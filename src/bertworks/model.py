@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import torch
 
@@ -93,9 +93,11 @@ class Model(TaskModel):
         self.modules = own_modules if modules is None else modules
         self.card: ModelCard | None = None
 
-    def __getattr__(self, name: str) -> Any:
-        hint = suggest_method(name)
-        raise AttributeError(f"Model has no {name!r}" + (f". {hint}" if hint else ""))
+    if not TYPE_CHECKING:  # a type checker would find every name
+
+        def __getattr__(self, name: str) -> Any:
+            hint = suggest_method(name)
+            raise AttributeError(f"Model has no {name!r}" + (f". {hint}" if hint else ""))
 
     def __repr__(self) -> str:
         config = self.encoder.config

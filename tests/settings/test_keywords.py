@@ -35,6 +35,8 @@ def wrong(model: bw.Model) -> None:
     model.predict("a", pooling="cls")
     model.evaluate("f", precision="fp8")
     model.generate("a", top_q=3)
+    model.embedd(["a"])
+    bw.finetunes(model, "tagging", train="f", out="d")
 """
 
 MODULES = [
@@ -62,7 +64,7 @@ def test_the_module_is_up_to_date() -> None:
 
 
 @pytest.mark.long
-def test_a_type_checker_rejects_wrong_settings(tmp_path: Path) -> None:
+def test_a_type_checker_rejects_wrong_settings_and_names(tmp_path: Path) -> None:
     api = pytest.importorskip("mypy.api")
     file, config = tmp_path / "uses.py", tmp_path / "mypy.ini"
     file.write_text(USES)

@@ -131,10 +131,12 @@ class NativeModel(TaskModel):
         task = "bare encoder" if self.task is None else self.task.name
         return f"<NativeModel {self.source}; {config.family}: {facts}; {task}>"
 
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        raise needs_pytorch_error(f"{name} of a model")
+    if not TYPE_CHECKING:  # a type checker would find every name
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise needs_pytorch_error(f"{name} of a model")
 
     @property
     def config(self) -> EncoderConfig:
