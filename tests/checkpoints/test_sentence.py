@@ -72,6 +72,7 @@ def test_length_limits_are_read_under_the_names_of_families(encoder: Path, famil
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:. of . texts were truncated")
+@pytest.mark.filterwarnings("ignore:the texts given. . of . texts were too long")
 @pytest.mark.parametrize("function", [None, "cosine", "dot", "euclidean", "manhattan"])
 def test_similarities_are_those_of_sentence_transformers(
     encoder: Path, function: str | None

@@ -198,6 +198,7 @@ def test_search_reranks_by_late_interaction(colbert: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:. of . texts were truncated")
+@pytest.mark.filterwarnings("ignore:the texts given. . of . texts were too long")
 def test_search_compares_all_texts_by_late_interaction(colbert: Path, tmp_path: Path) -> None:
     model = bw.load(colbert, device="cpu")
     scores = model.similarity(QUERIES, DOCUMENTS, **FP32)
