@@ -269,7 +269,10 @@ def test_bare_encoder_reads_as_many_tokens_as_its_tokenizer_says(tmp_path):
         tmp_path / "sentences"
     )
     (tmp_path / "sentences" / "sentence_bert_config.json").write_text(json.dumps(limits))
-    assert bw.load(tmp_path / "sentences").embedder().limit == 10
+    sentences = bw.load(tmp_path / "sentences")
+    assert sentences.embedder().limit == 10
+    sentences.max_seq_length = None  # as in a model that was not loaded
+    assert sentences.features_to(tmp_path / "other.parquet", [text]).num_truncated == 1
 
 
 @pytest.mark.parametrize("limit", [8, int(1e30)])

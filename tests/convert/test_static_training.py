@@ -115,7 +115,7 @@ def test_texts_without_known_pieces_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("texts", "count", "settings", "message"),
     [
-        (["a door"], 2, {}, "2 vectors, but 1 text"),
+        (["a door"], 2, {}, r"2 vectors, but 1 text\b"),
         (["☃"], 1, {}, "no text has a known piece"),
         (["a door"], 1, {"ridge": 0}, "ridge"),
     ],

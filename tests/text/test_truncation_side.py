@@ -12,6 +12,8 @@ import pytest
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
+import bertworks as bw
+from bertworks.convert.export import write_tensorflow
 from bertworks.errors import LengthError
 from bertworks.model import Model
 from bertworks.nn.config import EncoderConfig
@@ -139,3 +141,18 @@ def test_side_is_read_without_tokenizer_json(tmp_path: Path) -> None:
     left = Tokenizer.load(tmp_path)
     (tmp_path / "tokenizer_config.json").unlink()
     assert Tokenizer.load(tmp_path).fingerprint != left.fingerprint
+
+
+def test_side_is_written_with_tensorflow_weights(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_vocabulary([*SPECIAL_PIECES, *LETTERS])
+    tokenizer = Tokenizer(replace(tokenizer.definition, truncation_side="left"))
+    config = EncoderConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=8,
+        max_position_embeddings=16,
+    )
+    write_tensorflow(Model.fresh(config, tokenizer), tmp_path / "model")
+    assert bw.load(tmp_path / "model", device="cpu").tokenizer.truncation_side == "left"

@@ -96,7 +96,7 @@ def test_impossible_layers_are_refused(settings: dict[str, Any], message: str) -
 
 
 def test_layers_that_share_weights_count_once() -> None:
-    with pytest.raises(SettingsError, match="the encoder has 1 layer with weights of their own"):
+    with pytest.raises(SettingsError, match="the encoder has 1 layer with separate weights"):
         begin(new_model(num_hidden_groups=1), freeze_layers=2)
 
 

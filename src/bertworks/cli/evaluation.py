@@ -343,7 +343,7 @@ def check_labels(
         "conflicts": len(result.conflicts),
         "accuracy": result.accuracy,
     }
-    display.json(facts)
+    display.json({**facts, "single labels": list(result.single_labels)})
     lines = [
         (row.number, row.label, row.predicted, row.label_probability, row.text)
         for row in result.suspects[:MAX_SUSPECTS]

@@ -347,6 +347,7 @@ def _write_vocabulary(directory: Path, tokenizer: Tokenizer) -> None:
             "do_lower_case": normalization.lowercase,
             "strip_accents": normalization.strip_accents,
             "tokenize_chinese_chars": normalization.split_ideographs,
+            **({"truncation_side": "left"} if definition.truncation_side == "left" else {}),
         }
         write_json(directory / "tokenizer_config.json", casing)
         if Tokenizer.load(directory).definition == definition:

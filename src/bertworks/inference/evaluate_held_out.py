@@ -139,7 +139,7 @@ def evaluate_held_out(
     notes = [*evaluation.notes, f"{format_count(len(documents), 'document')} held out"]
     if "seed" not in held_out.model_fields_set:
         notes.append(
-            f"they are selected by seed={held_out.seed}, since the model is not in a run "
+            f"selected by seed={held_out.seed}, since the model is not in a run "
             "directory; give seed= if training used another"
         )
     return replace(evaluation, notes=notes)

@@ -347,9 +347,8 @@ class TaskModel(EmbeddingModel):
         from .vectors import write_vectors
 
         options, others = TableOptions.split(settings)
-        feature_settings = FeatureSettings.resolve(
-            **{"max_seq_length": self.max_seq_length, **others}
-        )
+        limit = self.embed_defaults().get("max_seq_length")
+        feature_settings = FeatureSettings.resolve(**{"max_seq_length": limit, **others})
         extractor = self._token_features(feature_settings)
         texts = read_texts(data, column=column, **options)
         return write_vectors(

@@ -84,8 +84,8 @@ def lineage(
 
     Returns:
         `budgets`: by minutes, for each system its `parameters`, `updates`, `predictions` (of the
-        training, None for skip-gram), `minutes` (measured mean over the seeds whose run was not
-        resumed; None if all were) and `scores`: for each probe, by `frozen` and `fine-tuned`, a
+        training, None for skip-gram), `minutes` (measured mean over seeds; None if a
+        run was resumed) and `scores`: for each probe, by `frozen` and `fine-tuned`, a
         number per seed; `skipped`: for each probe that was left out, the data that is missing.
 
     Raises:
@@ -141,7 +141,7 @@ def _measure(
         "parameters": sum(one.numel() for one in load(run, device="cpu").encoder.parameters()),
         "updates": updates,
         "predictions": _num_predictions(run),
-        "minutes": statistics.fmean(minutes_spent) if minutes_spent else None,
+        "minutes": statistics.fmean(minutes_spent) if len(minutes_spent) == len(seeds) else None,
         "scores": scores,
     }
 

@@ -73,7 +73,7 @@ def check_layers(encoder: Encoder, key: str, count: int) -> None:
     if count > len(encoder.layers):
         raise SettingsError(
             f"{key}={count}: the encoder has "
-            f"{format_count(len(encoder.layers), 'layer')} with weights of their own"
+            f"{format_count(len(encoder.layers), 'layer')} with separate weights"
         )
 
 

@@ -97,6 +97,13 @@ def test_passage_with_its_title_is_no_negative(tmp_path: Path) -> None:
     assert set(line["negatives"]) == {"Dogs a dog is no cat", "a cat sleeps"}
 
 
+def test_column_of_titles_does_not_change_the_texts_of_a_table(tmp_path: Path) -> None:
+    corpus = [{"title": "Paris", "text": "Paris is big"}]
+    mine("bm25", [{"query": "big", "positive": "is big"}], tmp_path / "out.jsonl", corpus=corpus)
+    (line,) = lines_of(tmp_path / "out.jsonl")
+    assert line["negatives"] == ["Paris is big"]
+
+
 @pytest.mark.long
 def test_reranker_drops_relevant_passages_and_its_scores_are_written(
     model: Model, tmp_path: Path

@@ -22,6 +22,7 @@ from ...settings.keywords import RetrievalEvaluationKeywords
 from ...tasks.evaluation import Evaluation
 from ...utils.formatting import format_count
 from .fusion import fuse_rankings
+from .index import Index
 from .judgements import (
     JudgedCorpus,
     check_ids_of_run,
@@ -169,6 +170,9 @@ def evaluate_retrieval(
             notes[name] = index.notes
         else:
             index = open_index(retriever, corpus.texts, progress=report, **engine)
+        if isinstance(index, Index) and index.num_truncated:
+            what = f"{index.num_truncated:,} of {len(index):,} texts were too long"
+            notes[name] = [f"{what} and were truncated"]
         rankings[name] = _without_rows(index.rank(queries, depth), own_rows)
     assert index is not None
     if len(rankings) > 1:

@@ -82,7 +82,7 @@ class Index(TextIndex):
     ) -> None:
         engine = EngineSettings.resolve(**settings).model_dump(exclude_unset=True)
         super().__init__(texts, checksums, engine)
-        self.model, self.vectors = model, vectors
+        self.model, self.vectors, self.num_truncated = model, vectors, 0
         self.score_name = str(model.similarity_function)
         self._cells = cells
 
@@ -127,7 +127,7 @@ class Index(TextIndex):
         texts = open_texts(data, column, **options)
         name, checksums = _file_name(model), array("I")
 
-        def embed_texts(folder: Path) -> Any:
+        def embed_texts(folder: Path) -> tuple[Any, int]:
             if not (folder / name).exists():  # an existing approximation is of other vectors
                 (folder / f"{_VECTORS}.faiss").unlink(missing_ok=True)
             result = model.embed_to(
@@ -142,12 +142,13 @@ class Index(TextIndex):
                 counts = f"{result.num_truncated:,} of {result.rows:,} texts"
                 what = f"{counts} were too long for {model.source or 'the model'}, and truncated"
                 warnings.warn(f"{texts.rows.name}: {what}", BertworksWarning, stacklevel=3)
-            return _load_vectors(folder / name, mmap_mode=None if directory is None else "r")
+            vectors = _load_vectors(folder / name, mmap_mode=None if directory is None else "r")
+            return vectors, result.num_truncated
 
         cells = None
         if directory is None:
             with TemporaryDirectory() as temporary:
-                vectors = embed_texts(Path(temporary))
+                vectors, num_truncated = embed_texts(Path(temporary))
         else:
             folder, marks = Path(directory), [f"{name}*", f".{name}.*"]
             cells = folder / f"{_VECTORS}.faiss"
@@ -155,8 +156,10 @@ class Index(TextIndex):
             is_finished = (folder / name).exists() and not overwrite  # it is only read
             lock = locked_output(folder, kind="directory", overwrite=overwrite, marks=marks)
             with nullcontext() if is_finished else lock:
-                vectors = embed_texts(folder)
-        return cls(model, texts, vectors, cells=cells, checksums=checksums, **engine)
+                vectors, num_truncated = embed_texts(folder)
+        index = cls(model, texts, vectors, cells=cells, checksums=checksums, **engine)
+        index.num_truncated = num_truncated
+        return index
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()

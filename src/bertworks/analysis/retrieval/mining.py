@@ -225,8 +225,8 @@ def _passages_of(
         texts = open_texts(corpus, None, is_read_once=True, **table_options).without_blank()
         for row in texts.rows:
             text = text_of(row.values, texts.column, row.where)
-            title = row.values.get(TITLE)
-            # The passages of pairs may be without their titles.
+            # Passages of pairs may be without the title that the text begins with (`with_titles`).
+            title = "" if TITLE in texts.rows.columns else row.values.get(TITLE)
             text_alone = text.removeprefix(title) if isinstance(title, str) else text
             if _key_of(text_alone) not in own_keys:
                 row_of(text)

@@ -185,7 +185,8 @@ def read_score_list(row: Row, column: str, count: int, where: str) -> np.ndarray
     )
     if not is_list or len(value) != count:
         what = f"the column {column!r} has no list of {count} numbers"
-        raise DataError(what, where=where, fix="Give a score of the passage and of each negative.")
+        fix = "Give a score of the passage and of each negative that is not blank."
+        raise DataError(what, where=where, fix=fix)
     return np.array(value, np.float32)
 
 
