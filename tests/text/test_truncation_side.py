@@ -52,6 +52,18 @@ def make_library(name: str) -> tokenizers.Tokenizer:
     return library
 
 
+def make_model(tokenizer: Tokenizer, max_length: int) -> Model:
+    config = EncoderConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=8,
+        max_position_embeddings=max_length,
+    )
+    return Model.fresh(config, tokenizer)
+
+
 def assert_same_truncation(directory: Path) -> None:
     """Check the ids of texts and pairs of every length against `transformers`."""
     tokenizer, theirs = Tokenizer.load(directory), open_in_transformers(directory)
@@ -111,15 +123,7 @@ def test_requests_and_models_truncate_on_the_side_of_the_tokenizer() -> None:
     definition = Tokenizer.from_vocabulary([*SPECIAL_PIECES, *LETTERS]).definition
     assert isinstance(definition, WordPieceDefinition)
     tokenizer = Tokenizer(replace(definition, truncation_side="left"))
-    config = EncoderConfig(
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        intermediate_size=8,
-        max_position_embeddings=5,
-    )
-    model = Model.fresh(config, tokenizer)
+    model = make_model(tokenizer, max_length=5)
     runner, text = EmbedRunner(model.embedder()), Text("inputs", FIRST)
     for options, words in (({}, "f g h"), ({"side": "right"}, "a b c")):
         (encoded,) = runner.prepare([text], truncate=True, **options)
@@ -146,13 +150,5 @@ def test_side_is_read_without_tokenizer_json(tmp_path: Path) -> None:
 def test_side_is_written_with_tensorflow_weights(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_vocabulary([*SPECIAL_PIECES, *LETTERS])
     tokenizer = Tokenizer(replace(tokenizer.definition, truncation_side="left"))
-    config = EncoderConfig(
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        intermediate_size=8,
-        max_position_embeddings=16,
-    )
-    write_tensorflow(Model.fresh(config, tokenizer), tmp_path / "model")
+    write_tensorflow(make_model(tokenizer, max_length=16), tmp_path / "model")
     assert bw.load(tmp_path / "model", device="cpu").tokenizer.truncation_side == "left"

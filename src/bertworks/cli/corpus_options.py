@@ -84,11 +84,7 @@ def show_read_counts(display: Display, counts: ReadCounts) -> None:
     documents = format_count(num_excluded, "document")
     rows = [
         ("duplicates", f"{format_count(counts.duplicates, 'document')} dropped", counts.duplicates),
-        (
-            "excluded",
-            f"{documents} with text of --exclude's files",
-            num_excluded,
-        ),
+        ("excluded", f"{documents} with text of --exclude's files", num_excluded),
         ("left out", f"{format_count(counts.left_out, 'document')}, by weight", counts.left_out),
         ("empty", format_count(counts.empty, "document"), counts.empty),
         (

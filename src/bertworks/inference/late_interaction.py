@@ -124,8 +124,7 @@ class LateInteractionEmbedder(NetworkEmbedder):
                 edges = np.cumsum([0, *map(len, hidden)]).tolist()
                 for text, start, end in zip(part, edges, edges[1:], strict=False):
                     matrix = rows[start:end]
-                    # The function is called in this turn of the loop.
-                    check_finite(matrix, lambda _: place(text.index))  # noqa: B023
+                    check_finite(matrix, lambda _: place(text.index))  # noqa: B023  called in this turn
                     result[text.index] = self._kept_rows(text, matrix.cpu().numpy())
                 if progress is not None:
                     progress(len(result))
