@@ -21,6 +21,7 @@ from bertworks.packed import Packed
 from bertworks.tasks.classification import ClassificationTask
 from bertworks.tasks.regression import RegressionTask
 from bertworks.tasks.text_network import pool_sequences
+from bertworks.text.tokenizer import Tokenizer
 from bertworks.text.windows import segment_windows
 from tests.tasks.test_choice import CONFIG, TOKENIZER
 
@@ -29,7 +30,9 @@ TEXTS = st.lists(st.sampled_from("abcd"), max_size=30).map(" ".join)
 KINDS = [ClassificationTask, RegressionTask]
 
 
-def task_of(kind: type, *, pair: bool = False, **values: Any) -> Any:
+def task_of(
+    kind: type, *, pair: bool = False, tokenizer: Tokenizer = TOKENIZER, **values: Any
+) -> Any:
     columns = {"text_column": "text", "pair_column": "pair" if pair else None}
     settings: dict[str, Any] = {
         **columns,
@@ -40,7 +43,7 @@ def task_of(kind: type, *, pair: bool = False, **values: Any) -> Any:
     }
     if kind is ClassificationTask:
         settings["labels"] = ("0", "1")
-    return kind.from_dict(settings, TOKENIZER)
+    return kind.from_dict(settings, tokenizer)
 
 
 def predicted(task: Any, network: Any, batch: Any) -> torch.Tensor:
@@ -161,6 +164,15 @@ def test_second_text_of_a_pair_has_windows(monkeypatch):
     assert truncated_example.content == short.content
     assert [len(ids) for ids, _ in truncated_example.sequences] == [8, 6]
     assert (truncated_example.truncated_tokens, short.truncated_tokens) == (4, 0)
+
+
+def test_first_text_keeps_its_end_if_the_tokenizer_truncates_on_the_left():
+    left = Tokenizer(replace(TOKENIZER.definition, truncation_side="left"))
+    task = task_of(ClassificationTask, pair=True, tokenizer=left)
+    long = task.example({"text": "a b c d b a", "pair": "c d a b"}, 0, labelled=False)
+    short = task.example({"text": "b a", "pair": "c d a b"}, 0, labelled=False)
+    assert long.content == short.content
+    assert long.truncated_tokens == 4
 
 
 def test_a_row_that_is_twice_in_a_batch_is_answered_twice():

@@ -67,7 +67,7 @@ def _inspection_facts(inspection: Inspection) -> dict[str, object]:
         "family": inspection.family,
         "task": inspection.task or "none: a bare encoder",
         "heads": ", ".join(inspection.heads) or "none",
-        "geometry": f"{geometry['num_hidden_layers']} layers, "
+        "geometry": f"{format_count(geometry['num_hidden_layers'], 'layer')}, "
         f"{geometry['hidden_size']} wide, {geometry['num_attention_heads']} heads, "
         f"feed-forward {geometry['intermediate_size']}, {geometry['hidden_act']}",
         "positions": geometry["max_position_embeddings"] - geometry["position_offset"],

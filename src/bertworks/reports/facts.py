@@ -12,6 +12,7 @@ from ..runs.run_files import EVALUATION, SAMPLES, read_data, read_sealed_json, r
 from ..tasks import find_task_class
 from ..tasks.best_metric import BestMetric
 from ..tasks.breakdown import Breakdown
+from ..utils.formatting import format_count
 from .charts import Curve
 from .page import is_share, label, majority_of
 
@@ -55,7 +56,7 @@ class RunFacts:
             sessions=list(run.sessions()),
             data=read_data(data) if data.is_file() else {},
             samples=read_valid_json(samples, SAMPLES) if samples.is_file() else [],
-            evaluated_data=f"{evaluation['data']}, {evaluation['rows']:,} rows"
+            evaluated_data=f"{evaluation['data']}, {format_count(evaluation['rows'], 'row')}"
             if evaluation
             else "",
             metrics=evaluation.get("metrics", {}),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from ..data.rows import Rows
 from ..data.tables import Table
 from ..errors import DataError, SettingsError
+from ..utils.formatting import format_count
 from .example import LabelledExample
 
 if TYPE_CHECKING:
@@ -98,9 +99,9 @@ class DevShare:
     def description(self) -> str:
         """A description of the choice for the user."""
         return (
-            f"{len(self.rows):,} rows split off the training rows (dev={self.share:g}, "
-            f"dev_seed={self.seed}); rows with the same {', '.join(self.group_columns)} are kept "
-            "together"
+            f"{format_count(len(self.rows), 'row')} split off the training rows "
+            f"(dev={self.share:g}, dev_seed={self.seed}); rows with the same "
+            f"{', '.join(self.group_columns)} are kept together"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,14 +31,14 @@ ROWS = [
 ]
 
 
-def task_of(**settings: Any) -> RetrievalTask:
+def task_of(tokenizer: Tokenizer = TOKENIZER, **settings: Any) -> RetrievalTask:
     values = {
         **{"query_column": "query", "passage_column": "positive", "pooling": "none"},
         **{"negative_columns": ("negative",), "max_seq_length": 16},
         **{"query_length": QUERY_LENGTH, "projection_size": WIDTH},
         **settings,
     }
-    return RetrievalTask(TOKENIZER, RetrievalSettings.parse(values))
+    return RetrievalTask(tokenizer, RetrievalSettings.parse(values))
 
 
 def network_of(task: RetrievalTask) -> LateInteractionNetwork:
@@ -175,3 +176,13 @@ def test_long_texts_are_cut_or_refused() -> None:
     assert long.truncated_tokens == 4
     with pytest.raises(DataError, match=f"12 tokens, but at most {QUERY_LENGTH} fit"):
         task_of(truncation="error").examples(ROWS, 0)
+
+
+def test_long_texts_keep_their_end_if_the_tokenizer_truncates_on_the_left() -> None:
+    left = Tokenizer(replace(TOKENIZER.definition, truncation_side="left"))
+    task = task_of(left, max_seq_length=6)
+    long = {"query": "a b c d e f g", "positive": "a b c d e", "negative": "f"}
+    short = {"query": "c d e f g", "positive": "c d e", "negative": "f"}
+    (truncated,), (whole,) = (task.examples([row], 0) for row in (long, short))
+    assert truncated.content == whole.content
+    assert truncated.truncated_tokens == 4
