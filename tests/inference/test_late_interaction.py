@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import string
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,11 @@ from transformers import AutoModel
 
 import bertworks as bw
 from bertworks.analysis.retrieval.index import Index
-from bertworks.errors import BertworksError, CheckpointError, DataError
+from bertworks.errors import BertworksError, CheckpointError, DataError, SettingsError
 from bertworks.inference.merging import merge
 from bertworks.inference.token_vectors import TokenVectors
 from bertworks.serving.client import Client, ServerError
+from bertworks.text.wordpiece import WordPieceDefinition
 from bertworks.utils.json_files import write_json
 
 PIECES = [
@@ -250,6 +252,19 @@ def test_other_files_are_no_token_vectors(tmp_path: Path, content: bytes) -> Non
         TokenVectors.from_file(tmp_path / "b")
 
 
+@pytest.mark.filterwarnings("ignore:1 of 1 texts were truncated")
+def test_end_of_a_text_is_kept_if_the_tokenizer_truncates_on_the_left(colbert: Path) -> None:
+    model = bw.load(colbert, device="cpu")
+    definition = model.tokenizer.definition
+    assert isinstance(definition, WordPieceDefinition)
+    model.tokenizer = bw.Tokenizer(replace(definition, truncation_side="left"))
+    for options in ({"is_query": True}, {}):
+        np.testing.assert_array_equal(
+            model.embed("a b c d e f g", max_seq_length=7, **options),
+            model.embed("d e f g", max_seq_length=7, **options),
+        )
+
+
 def test_other_uses_are_refused(colbert: Path, tmp_path: Path) -> None:
     model = bw.load(colbert)
     assert model.embed("a", pooling="mean").shape == (1, geometry("bert").hidden_size)
@@ -257,6 +272,10 @@ def test_other_uses_are_refused(colbert: Path, tmp_path: Path) -> None:
         model.embed_to(tmp_path / "a.npy", DOCUMENTS)
     with pytest.raises(DataError, match="lists of matrices"):
         model.similarity(np.zeros((1, 5), np.float32), np.zeros((1, 5), np.float32))
+    with pytest.raises(SettingsError, match="include_prompt=false: late interaction includes"):
+        model.embed("a", prompt="b", include_prompt=False)
+    with pytest.raises(DataError, match="max_length=2 has no room for the special tokens"):
+        model.embed("a", max_seq_length=2)
     plain = bw.Model(model.tokenizer, None, model.network)
     with pytest.raises(bw.BertworksError, match="was not trained for late interaction"):
         plain.embed("a", pooling="none")

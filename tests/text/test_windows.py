@@ -65,6 +65,9 @@ def test_words_are_split_into_windows():
 def test_an_empty_text_is_one_window():
     assert [w.num_tokens for w in windows("", max_length=8, stride=4)] == [2]
     assert [w.num_tokens for w in windows("a", "", max_length=8, stride=4)] == [4]
+    assert [w.num_tokens for w in windows("a b", "", max_length=5, stride=4)] == [5]
+    with pytest.raises(DataError, match="no room for a window next to the first text's 2 tokens"):
+        windows("a b", "", max_length=4, stride=4)
 
 
 def test_a_text_that_fits_needs_no_stride():

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from bertworks.data.tables import read_rows
 from bertworks.errors import DataError, SettingsError
 from bertworks.loading import load
 from bertworks.model import Model
@@ -19,11 +20,12 @@ from bertworks.reports.report import write_report
 from bertworks.tasks import LABELLED_TASKS, find_labelled_task
 from bertworks.tasks.answering.task import AnsweringTask
 from bertworks.tasks.breakdown import Breakdown
-from bertworks.tasks.classification import ClassificationSettings
+from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
 from bertworks.tasks.distilled_classification import DistilledTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import finetune
 from bertworks.training.settings import settings_of
+from bertworks.training.teachers import read_with_teacher
 
 from .letters import (
     CONFIG,
@@ -198,6 +200,28 @@ def test_the_settings_of_a_task_are_strict(task: str) -> None:
     assert settings.parse({"seed": 3}).seed == 3
     with pytest.raises(SettingsError, match="max_seq_length"):
         settings.parse({"max_seq_lenght": 3})
+
+
+def test_teacher_predicts_in_the_precision_of_the_run(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_vocabulary(WORD_PIECES)
+    rows = make_rows(8, 1)
+    teacher = finetune(
+        Model.fresh(GEOMETRY, tokenizer), train=rows, out=tmp_path / "teacher", **FAST
+    ).model
+    for precision in ("fp32", "bf16"):
+        settings = settings_of(ClassificationTask).parse(
+            {"teacher": str(tmp_path / "teacher"), "precision": precision}
+        )
+        options = ClassificationSettings.parse({"text_column": "text", "label_column": "label"})
+        cpu = torch.device("cpu")
+        _, examples = read_with_teacher(
+            ClassificationTask, tokenizer, read_rows(rows), None, options, settings, cpu, None, None
+        )
+        expected = [
+            [answer["probabilities"][label] for label in teacher.task.labels]
+            for answer in teacher.predict(rows, precision=precision)
+        ]
+        np.testing.assert_array_equal([one.target for one in examples], np.float32(expected))
 
 
 @pytest.mark.long

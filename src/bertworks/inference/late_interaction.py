@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from ..nn.encoder import Encoder, HasEncoder
 from ..nn.vector_modules import VectorModules
 from ..packed import Padded
 from ..tasks.retrieval.late_interaction import TextForm
+from ..text.definition import Side
 from ..text.encoding import TokenIds, Truncation
 from ..text.tokenizer import Tokenizer
 from .features import NetworkEmbedder
@@ -67,6 +68,8 @@ class LateInteractionEmbedder(NetworkEmbedder):
             raise SettingsError("dimensions: the matrices of late interaction are not shortened")
         if self.settings.quantization != "none":
             raise SettingsError("quantization: the matrices of late interaction are not quantized")
+        if not self.settings.include_prompt:
+            raise SettingsError("include_prompt=false: late interaction includes the prompt")
         self.modules, self.late_interaction = modules, late_interaction
         self._width = modules.output_width(self.config.hidden_size)
         self.is_query = settings.is_query
@@ -100,12 +103,11 @@ class LateInteractionEmbedder(NetworkEmbedder):
         *,
         max_length: int,
         truncation: Truncation,
-        side: Literal["left", "right"],
+        side: Side,
         where: Sequence[str],
     ) -> list[TokenIds]:
         """Return the ids of texts, with the prefix of queries or documents after `[CLS]`."""
-        assert side == "right", "prefixes are before a text"
-        return self._form.encode(texts, where, max_length, truncation, is_query=self.is_query)
+        return self._form.encode(texts, where, max_length, truncation, side, is_query=self.is_query)
 
     def vectors(
         self,

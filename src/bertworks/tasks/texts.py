@@ -19,7 +19,7 @@ from pydantic import Field
 
 from ..checkpoints.heads import CLASSIFIER, POOLER, PublishedCheckpoint
 from ..data.rows import Row, Rows, texts_of
-from ..data.schema import TEXT_NAMES, Role, RoleColumns, Schema, find_text_columns
+from ..data.schema import TEXT_NAMES, Role, RoleColumns, Schema, canonical, find_text_columns
 from ..errors import CheckpointError, DataError, SettingsError
 from ..nn.config import EncoderConfig
 from ..nn.encoder_settings import ClassifierPooling
@@ -310,7 +310,7 @@ def _check_single(rows: Rows, columns: RoleColumns) -> None:
     """
     text = columns["text"]
     assert isinstance(text, str), "the schema requires texts"
-    if text.strip().lower() in TEXT_NAMES:
+    if canonical(text) in TEXT_NAMES:
         return
     for name in rows.columns:
         if name in (text, columns["label"]):

@@ -42,7 +42,7 @@ def segment_windows(
     room = max_length - tokenizer.num_special_tokens(pair=second is not None)
     if second is not None:
         room -= len(first)
-    if room < 1:
+    if room < min(1, len(long)):
         before = "" if second is None else f" next to the first text's {len(first)} tokens"
         raise DataError(
             f"max_length={max_length} has no room for a window{before}",

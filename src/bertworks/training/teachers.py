@@ -21,6 +21,7 @@ from ..data.schema import RoleColumns, find_text_columns
 from ..data.text_inputs import Texts
 from ..errors import BertworksWarning, DataError, SettingsError
 from ..inference import engine
+from ..inference.settings import EngineSettings
 from ..loading import load
 from ..model import Model
 from ..runs.run_directory import TEACHER_VECTORS, RunDirectory
@@ -108,7 +109,8 @@ def _student_of_classifier(
     task = DistilledTask(tokenizer, student_settings, settings.temperature)
     unlabelled, examples = list(_unlabelled(task, rows)), []
     update = _counter(progress)
-    answers = engine.predict(teacher.network, reader, rows)  # type: ignore[arg-type]
+    engine_settings = EngineSettings(precision=settings.precision)
+    answers = engine.predict(teacher.network, reader, rows, engine_settings)  # type: ignore[arg-type]
     for (_, answer), example in zip(answers, unlabelled, strict=True):
         chances = [answer["probabilities"][label] for label in task.settings.labels]
         examples.append(replace(example, target=np.array(chances, np.float32)))

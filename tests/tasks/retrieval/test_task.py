@@ -139,6 +139,13 @@ def test_blank_negatives_are_none() -> None:
     assert [example.texts for example in examples] == [["a", "b"], ["c", "d", "e"]]
 
 
+def test_columns_are_known_by_canonical_names() -> None:
+    rows = [{"Query": "a", "positivePassage": "x", "Hard Negative 1": "c", "Passage:": "b"}]
+    columns = task_from(rows).columns
+    assert (columns["query"], columns["passage"]) == ("Query", "Passage:")
+    assert columns["negatives"] == ("Hard Negative 1",)
+
+
 def test_another_table_may_have_other_columns() -> None:
     task = task_from([{"query": "a", "positive": "b", "negative": "c"}])
     same = task.for_table(read_rows([{"positive": "b", "query": "a"}]), labelled=True)

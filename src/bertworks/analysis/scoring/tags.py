@@ -14,7 +14,7 @@ import numpy as np
 
 from ...data.record_formats import DOCUMENT_START
 from ...data.rows import Rows
-from ...data.schema import PREDICTION
+from ...data.schema import PREDICTION, columns_by_name
 from ...data.streams import read_head
 from ...data.tables import Table, read_rows
 from ...errors import DataError, shorten_list
@@ -76,7 +76,7 @@ def _is_conll(path: str, column_names: Sequence[str], header: bool | None) -> bo
 def score_tags(rows: Rows, label: str | None, prediction: str | None) -> Evaluation:
     """Score tagged sentences; `label` and `prediction` are columns, detected if None."""
     tag_column, predicted_column = find_label_columns(rows, TAG_NAMES, label, prediction)
-    by_name = {column.strip().lower(): column for column in rows.columns}
+    by_name = columns_by_name(rows.columns)
     first = rows.columns[0]
     word_column = next((by_name[name] for name in WORD_NAMES if name in by_name), None)
     if (

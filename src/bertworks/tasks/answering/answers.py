@@ -14,13 +14,12 @@ nevertheless are ignored, and counted.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from ...data.rows import Row, Rows
-from ...data.schema import Column, Role, RoleColumns, Schema
+from ...data.rows import Row, Rows, is_missing
+from ...data.schema import Column, Role, RoleColumns, Schema, columns_by_name
 from ...errors import DataError, truncate_repr
 
 _START_NAMES = (
@@ -44,7 +43,7 @@ _PYTHON_MAPPINGS = ("{'text'", "{'answer_start'", "[{'text'", "[{'answer_start'"
 
 
 def _guess_starts(rows: Rows, columns: RoleColumns) -> Column:  # noqa: ARG001
-    by_name = {name.strip().lower(): name for name in rows.columns}
+    by_name = columns_by_name(rows.columns)
     for name in _AMBIGUOUS_START_NAMES:
         values = [row.get(by_name[name]) for row in rows.sample] if name in by_name else []
         if values and all(map(_are_starts, values)):
@@ -174,7 +173,7 @@ def _parse_json(value: Any, types: tuple[type, ...], column: str, where: str | N
 
 def _parse_starts(starts: Any, count: int, where: str | None) -> list[int | None]:
     if not isinstance(starts, list):
-        starts = [None] * count if _is_nothing(starts) else [starts]
+        starts = [None] * count if is_missing(starts) else [starts]
     if len(starts) != count:
         raise DataError(f"{count} answer(s) and {len(starts)} start(s)", where=where)
     return [_parse_start(start, where) for start in starts]
@@ -182,7 +181,7 @@ def _parse_starts(starts: Any, count: int, where: str | None) -> list[int | None
 
 def _parse_start(start: Any, where: str | None) -> int | None:
     """Return the start of an answer as a number; None if it is not given."""
-    if _is_nothing(start):
+    if is_missing(start):
         return None
     if isinstance(start, str) and _WHOLE.fullmatch(start.strip()):
         return int(start.strip().partition(".")[0])
@@ -197,20 +196,12 @@ def _parse_start(start: Any, where: str | None) -> int | None:
 
 def _are_starts(value: Any) -> bool:
     """Whether a value can only be the start of an answer, or the starts of several."""
-    parts = value if isinstance(value, list) else [value]
-    return all(
-        _is_nothing(part)
-        or (isinstance(part, int) and not isinstance(part, bool))
-        or (isinstance(part, float) and part.is_integer())
-        or (isinstance(part, str) and _WHOLE.fullmatch(part.strip()) is not None)
-        for part in parts
-    )
-
-
-def _is_nothing(value: Any) -> bool:
-    """Whether a value is missing: None, NaN (pandas), or an empty text (CSV)."""
-    is_nan = isinstance(value, float) and math.isnan(value)
-    return value is None or is_nan or (isinstance(value, str) and not value.strip())
+    try:
+        for part in value if isinstance(value, list) else [value]:
+            _parse_start(part, None)
+    except DataError:
+        return False
+    return True
 
 
 _BOOLEANS: Mapping[str, bool] = {
@@ -222,7 +213,7 @@ _BOOLEANS: Mapping[str, bool] = {
 def _is_impossible(row: Row, column: Column, where: str | None) -> bool:
     """Whether a row says that its question has no answer."""
     value = row.get(column) if isinstance(column, str) else None
-    if _is_nothing(value):
+    if is_missing(value):
         return False
     is_impossible = _BOOLEANS.get(str(value).strip().lower())
     if is_impossible is None:

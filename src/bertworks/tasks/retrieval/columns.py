@@ -20,7 +20,15 @@ from ...data.rows import (
     sample_of,
     value_of,
 )
-from ...data.schema import PAIR_NAMES, QUERY_NAMES, Role, RoleColumns, Schema
+from ...data.schema import (
+    PAIR_NAMES,
+    QUERY_NAMES,
+    Role,
+    RoleColumns,
+    Schema,
+    canonical,
+    columns_by_name,
+)
 from ...errors import DataError
 from ..labels import read_finite_number
 
@@ -63,7 +71,7 @@ def find_retrieval_columns(
             is a column of labels that may be scores or classes.
     """
     columns = rows.columns
-    by_name = {name.strip().lower(): name for name in columns}
+    by_name = columns_by_name(columns)
 
     query_column, passage_column, score_column = (
         rows.column(name) if isinstance(name := names[role], str) else None
@@ -95,12 +103,10 @@ def find_retrieval_columns(
         parts = negatives.split(",") if isinstance(negatives, str) else negatives
         negative_columns = [rows.column(part.strip()) for part in parts]
     else:
-        negative_columns = [name for name in columns if _NEGATIVE.fullmatch(name.strip().lower())]
+        negative_columns = [name for name in columns if _NEGATIVE.fullmatch(canonical(name))]
     if score_column is None and has_score_lists:
         score_column = by_name.get("scores")
-    may_score = (
-        may_score and not negative_columns and texts[1].strip().lower() not in POSITIVE_NAMES
-    )
+    may_score = may_score and not negative_columns and canonical(texts[1]) not in POSITIVE_NAMES
     if score_column is None and may_score:
         score_column = _guess_score(rows, by_name.get, texts)
     return {
@@ -118,12 +124,13 @@ def _check_no_classes(rows: Rows, named_columns: Sequence[str | None]) -> None:
         DataError: a column is called label, or the like, or has few, short values: these names
             would be ranked as passages.
     """
-    names = {name.strip().lower() for name in rows.columns}
-    is_known_pair = names in map(set, (*product(QUERY_NAMES, PASSAGE_NAMES), *PAIR_NAMES))
+    names = columns_by_name(rows.columns).keys()
+    pairs = (*product(QUERY_NAMES, PASSAGE_NAMES), *PAIR_NAMES)
+    is_known_pair = any(names >= {*pair} for pair in pairs)
     for column in rows.columns:
         if column in named_columns:
             continue
-        if column.strip().lower() in _CLASS_NAMES:
+        if canonical(column) in _CLASS_NAMES:
             what = "labels"
         elif not is_known_pair and _has_few_short_values(rows, column):
             what = "few, short values, as of labels"

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...checkpoints.late_interaction import LateInteractionSettings
-from ...errors import DataError, SettingsError
-from ...text.encoding import TokenIds, Truncation, truncate
+from ...errors import SettingsError
+from ...text.definition import Side
+from ...text.encoding import TokenIds, Truncation
 from ...text.tokenizer import Tokenizer
 from .settings import RetrievalSettings
 
@@ -28,7 +29,7 @@ class TextForm:
     """Writes queries and documents as late interaction does.
 
     Attributes:
-        start, end: the pieces before a text, by whether it is a query, and after it.
+        start: the pieces before a text, by whether it is a query.
         skipped_ids: the pieces of documents that are not compared.
 
     Raises:
@@ -37,8 +38,8 @@ class TextForm:
 
     def __init__(self, tokenizer: Tokenizer, settings: LateInteractionSettings) -> None:
         self._tokenizer, self._settings = tokenizer, settings
-        ids, frame = tokenizer.definition.ids, tokenizer.definition.frame
-        start = [ids[piece] for piece in frame.start]
+        ids = tokenizer.definition.ids
+        start = [ids[piece] for piece in tokenizer.definition.frame.start]
         self.start = {
             is_query: np.array([*start, *_find_prefix(tokenizer, prefix)], np.int32)
             for is_query, prefix in (
@@ -46,7 +47,6 @@ class TextForm:
                 (False, settings.document_prefix),
             )
         }
-        self.end = np.array([ids[piece] for piece in frame.end], np.int32)
         skipped = (ids.get(word) for word in settings.skipped_words)
         self.skipped_ids = np.array([one for one in skipped if one is not None], np.int64)
 
@@ -56,28 +56,23 @@ class TextForm:
         where: Sequence[str],
         limit: int,
         truncation: Truncation,
+        side: Side | None = None,
         *,
         is_query: bool,
     ) -> list[TokenIds]:
-        """Tokenise texts; queries are not filled yet.
+        """Tokenise texts; queries are not filled yet. See `Tokenizer.sequences`.
 
         Raises:
             DataError: a text is not valid, or is too long and `truncation` is "error".
         """
-        start, end = self.start[is_query], self.end
-        room = limit - len(start) - len(end)
-        encodings = []
-        for row, place in zip(self._tokenizer.piece_ids(texts, where=where), where, strict=True):
-            excess = max(0, len(row) - room)
-            if excess and truncation == "error":
-                raise DataError(
-                    f"{len(row) + limit - room} tokens, but at most {limit} fit",
-                    where=place,
-                    fix="Shorten the text.",
-                )
-            part = truncate(row, len(row) - excess, self._tokenizer.truncation_side)
-            encodings.append(TokenIds(np.concatenate([start, part, end]), excess))
-        return encodings
+        return self._tokenizer.sequences(
+            texts,
+            max_length=limit,
+            truncation=truncation,
+            side=side,
+            start=self.start[is_query],
+            where=where,
+        )
 
     def encode_both(
         self,
