@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from bertworks.jobs.parallel import Workers
-from bertworks.native.library import threads_of_worker
 from bertworks.utils.threads import (
     count_usable_cpus,
     limit_spinning,
     limit_spinning_of_numpy,
+    num_threads,
 )
 
 CPUS = os.cpu_count() or 1
@@ -114,6 +114,14 @@ def test_workers_are_as_many_as_usable_processors(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
     assert [*Workers(None).map(get_process, range(3))] == 3 * [os.getpid()], "one: this process"
-    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+
+
+def get_threads(_: int) -> tuple[int, str]:
+    return num_threads(), os.environ["RAYON_NUM_THREADS"]
+
+
+def test_workers_share_the_threads_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert threads_of_worker(None, None) == 4
+    assert [*Workers(2).map(get_threads, range(3))] == 3 * [(2, "2")]
+    assert [*Workers(1, is_separate=True).map(get_threads, range(1))] == [(5, "5")]

@@ -27,7 +27,7 @@ Cluster = Annotated[
 def set_threads(threads: int | None) -> None:
     """Limit the threads of native code, torch and the tokenizer, if `threads` is given."""
     if threads is not None:
-        from ..native.library import set_num_threads
+        from ..utils.threads import set_num_threads
 
         set_num_threads(threads)
 

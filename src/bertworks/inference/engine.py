@@ -14,16 +14,15 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 from ..data.rows import LocatedRow, Row, characters_in, chunks
 from ..errors import BertworksWarning, not_finite_error, row_name
 from ..jobs.parallel import HERE, Workers
-from ..native.library import set_num_threads, threads_of_worker
 from ..packed import Array, Batch, by_tokens
 from ..settings.literals import InferencePrecision
 from ..tasks.task import Example, Outputs, Prediction, Task
@@ -85,20 +84,11 @@ DEFAULTS = EngineSettings()
 
 @dataclass(frozen=True)
 class WindowPredictor:
-    """Predicts windows of rows, in a worker.
-
-    Attributes:
-        threads: the number of threads of a worker; None: unchanged.
-    """
+    """Predicts windows of rows, in a worker."""
 
     network: AnyNetwork
     task: Task[Any]
     settings: EngineSettings
-    threads: int | None = None
-
-    def with_threads(self, threads: int | None) -> Self:
-        """Return the predictor of a worker with this number of threads."""
-        return replace(self, threads=threads)
 
     def chunks(self, rows: Iterable[LocatedRow]) -> Iterator[list[tuple[LocatedRow, Row]]]:
         """Yield the rows of each window, each with the row from which its example is built."""
@@ -108,8 +98,6 @@ class WindowPredictor:
         self, part: tuple[int, Sequence[tuple[LocatedRow, Row]]]
     ) -> tuple[list[Prediction], TruncationCounts]:
         """Predict a window of rows, which is given with the number of its first row."""
-        if self.threads is not None:
-            set_num_threads(self.threads)
         start, window = part
         places = [row.where for row, _ in window]
         counts, predictions = TruncationCounts(), dict[int, Prediction]()
@@ -125,8 +113,6 @@ class WindowPredictor:
 
 class RowPredictor(Protocol):
     """Predicts windows of rows; see `WindowPredictor`."""
-
-    def with_threads(self, threads: int | None) -> Self: ...
 
     def chunks(self, rows: Iterable[LocatedRow]) -> Iterator[list[tuple[LocatedRow, Row]]]: ...
 
@@ -159,7 +145,6 @@ def predict_rows(
     predictor: RowPredictor, rows: Iterable[LocatedRow], workers: Workers = HERE
 ) -> Iterator[tuple[Row, Prediction]]:
     """Yield each row with its prediction; see `predict`."""
-    predictor = predictor.with_threads(threads_of_worker(workers.count, workers.cluster))
     counts = TruncationCounts()
     pending: deque[Sequence[tuple[LocatedRow, Row]]] = deque()
 

@@ -12,7 +12,6 @@ from ..data.tables import Table
 from ..data.unlabelled import LabelledTableOptions, counted_unlabelled, without_unlabelled
 from ..errors import DataError, SettingsError, needs_pytorch_error
 from ..jobs.parallel import Workers
-from ..native.library import set_num_threads, threads_of_worker
 from ..tasks.evaluation import Evaluation
 from ..tasks.gold import GoldRows
 from ..tasks.inputs import open_table
@@ -33,18 +32,14 @@ class DataEvaluator:
 
     Attributes:
         source: where the model was loaded from.
-        threads: of a worker; None: leave their number unchanged.
     """
 
     network: engine.AnyNetwork
     task: Task[Any]
     source: str | None
     settings: EvaluateKeywords
-    threads: int | None = None
 
     def __call__(self, data: Table) -> Evaluation:
-        if self.threads is not None:
-            set_num_threads(self.threads)
         options, others = LabelledTableOptions.split(self.settings)
         names = [name for name in HeldOutEvaluationSettings.model_fields if name in others]
         corpus_settings = {name: others.pop(name) for name in names}
@@ -76,11 +71,7 @@ def evaluate_each(
     check_table_options(settings, *tables)
     # Workers may run on another device, and the results must not differ.
     precision = engine.resolve_precision(settings.get("precision", "auto"), network)
-    evaluator = replace(
-        evaluator,
-        settings={**settings, "precision": precision},
-        threads=threads_of_worker(workers.count, workers.cluster),
-    )
+    evaluator = replace(evaluator, settings={**settings, "precision": precision})
     return list(workers.map(evaluator, tables))
 
 

@@ -22,7 +22,6 @@ from ..data.rows import LocatedRow, Row
 from ..data.schema import PREDICTION
 from ..errors import BertworksWarning, DataError, import_optional, shorten_list, truncate_repr
 from ..jobs.parallel import Workers
-from ..native.library import threads_of_worker
 from ..tasks.task import Prediction
 from ..utils.atomic_writes import atomic_write
 from ..utils.json_files import to_json
@@ -153,11 +152,10 @@ def write_windows(
         counts.num_truncated_rows += record.num_truncated
         counts.num_truncated_tokens += record.num_truncated_tokens
 
-    threads = threads_of_worker(workers.count, workers.cluster)
     manifest = FileJob(
         path,
         windows,
-        _PredictLines(predictor.with_threads(threads), format, columns),
+        _PredictLines(predictor, format, columns),
         Lines(header),
         {**provenance, "format": format, "header": header},
         part=part,

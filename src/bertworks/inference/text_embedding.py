@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BertworksWarning, DataError, SettingsError, not_finite_error, row_name
-from ..native.library import num_threads
 from ..nn.config import EncoderConfig
 from ..packed import Packed, by_tokens
 from ..settings.literals import InferencePrecision
 from ..text.definition import Side
 from ..text.encoding import Encoding, TokenIds, Truncation
 from ..text.tokenizer import Tokenizer
+from ..utils.threads import num_threads
 from .fingerprints import fingerprint_of_arrays
 from .settings import EmbedSettings, EngineSettings, LayerSettings
 from .similarity import of_unit_length

@@ -20,7 +20,6 @@ from ..data.rows import chunks
 from ..data.text_inputs import Texts
 from ..errors import DataError, check_path_name
 from ..jobs.parallel import Workers
-from ..native.library import set_num_threads, threads_of_worker
 from ..utils.remote import is_remote, local_output
 from .settings import TokenSettings
 from .text_embedding import TextEmbedder, TextReader
@@ -99,10 +98,9 @@ def write_vectors(
     with local_output(out, overwrite=overwrite) as file:
         check_path_name(file)
         vector_format = _vector_format(file, embedder)
-        embed = _Embed(embedder, vector_format, None, report_rows)
+        embed = _Embed(embedder, vector_format, report_rows)
         if workers != 1 or on is not None:
-            lean_embedder = embedder.for_workers(on)
-            embed = _Embed(lean_embedder, vector_format, threads_of_worker(workers, on), None)
+            embed = _Embed(embedder.for_workers(on), vector_format, None)
         manifest = FileJob(
             file,
             windows,
@@ -136,18 +134,14 @@ class _Embed:
     """Computes the vectors of windows, in a worker.
 
     Attributes:
-        threads: the number of threads of a worker; None: unchanged.
         report: called with the number of texts of the window that are done.
     """
 
     embedder: TextReader
     format: VectorFormat
-    threads: int | None
     report: Callable[[int], None] | None
 
     def __call__(self, window: RowWindow[tuple[str, str]]) -> tuple[RowsRecord, bytes]:
-        if self.threads is not None:
-            set_num_threads(self.threads)
         places, texts = zip(*window.rows, strict=True)
         num_truncated = self.embedder.num_truncated
         vectors = self.embedder.embed(texts, places, self.report)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from ..data.rows import LocatedRow, Row, characters_in, chunks, text_of
 from ..data.text_inputs import read_texts
 from ..errors import SettingsError
-from ..native.library import set_num_threads
 from ..settings.literals import SimilarityFunction
 from ..tasks.task import Prediction
 from ..tasks.zero_shot import zero_shot_task
@@ -32,7 +31,6 @@ class SimilarityPredictor:
     Attributes:
         vectors: those of the labels, as the embedder computes them.
         column: of the texts.
-        threads: see `WindowPredictor`.
     """
 
     embedder: TextEmbedder
@@ -41,11 +39,6 @@ class SimilarityPredictor:
     vectors: NDArray[Any]
     column: str
     window_rows: int
-    threads: int | None = None
-
-    def with_threads(self, threads: int | None) -> Self:
-        """See `WindowPredictor`."""
-        return replace(self, threads=threads)
 
     def chunks(self, rows: Iterable[LocatedRow]) -> Iterator[list[tuple[LocatedRow, Row]]]:
         """See `WindowPredictor`."""
@@ -55,8 +48,6 @@ class SimilarityPredictor:
         self, part: tuple[int, Sequence[tuple[LocatedRow, Row]]]
     ) -> tuple[list[Prediction], TruncationCounts]:
         """See `WindowPredictor`."""
-        if self.threads is not None:
-            set_num_threads(self.threads)
         places = [row.where for row, _ in part[1]]
         texts = [text_of(row.values, self.column, row.where) for row, _ in part[1]]
         encoded_texts = self.embedder.encode(texts, places)

@@ -30,7 +30,7 @@ from typing import Any, Generic, TypeVar
 
 from ..errors import BertworksError, SettingsError, first_line, import_optional
 from ..utils.memory import is_memory_short, start_thread
-from ..utils.threads import count_usable_cpus
+from ..utils.threads import count_usable_cpus, num_threads, set_num_threads
 
 _HEAD_SECONDS = 10.0
 """Seconds after which a waiting command asks whether the head of Ray's cluster is still there."""
@@ -117,6 +117,7 @@ class _Pool(Generic[PartT, ResultT]):
 
     def __init__(self, count: int, function: Callable[[PartT], ResultT]) -> None:
         self._count, self._function = count, function
+        self._threads = max(1, num_threads() // count)  # of each process
         self._processes: dict[Connection[Any, Any], SpawnProcess] = {}
         # An unclosed generator must not block the exit, which waits for all processes.
         self.close = Finalize(None, self._end, exitpriority=0)
@@ -154,7 +155,7 @@ class _Pool(Generic[PartT, ResultT]):
                 return
 
     def _start(self) -> Connection[Any, Any]:
-        ours, process = start(_work, self._function, daemon=True)
+        ours, process = start(_work, (self._function, self._threads), daemon=True)
         self._processes[ours] = process
         return ours
 
@@ -251,7 +252,8 @@ def _work(connection: Connection[Any, Any]) -> None:
     try:
         start_thread(end_with_parent)
         with suppress(EOFError, ConnectionError):  # the parent has ended
-            function = connection.recv()  # unpickling imports what it needs
+            function, threads = connection.recv()  # unpickling imports what it needs
+            set_num_threads(threads)
             while True:
                 connection.send(_answer(function, connection.recv()))
     except BaseException as error:

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..packed import Layout, Packed
-from .library import EmbeddingTables, empty, library, num_threads
+from ..utils.threads import num_threads
+from .library import EmbeddingTables, empty, library
 from .linear import apply_linear
 from .quantization import to_bfloat16
 

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..packed import Layout
-from .library import NORMS_OF_LAYER, Layer, Map, Sequences, empty, library, num_threads
+from ..utils.threads import num_threads
+from .library import NORMS_OF_LAYER, Layer, Map, Sequences, empty, library
 from .maps import FixedCodes, NativeMap, Parts
 from .quantization import to_floats
 from .score_bias import NativeBias, can_add

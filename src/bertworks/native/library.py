@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 import warnings
 import weakref
 import zlib
@@ -38,7 +37,6 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..errors import SettingsError
-from ..utils.threads import count_usable_cpus
 
 SOURCES = sorted(Path(__file__).parent.glob("*.[ch]"))
 LIBRARY = Path(__file__).with_name("native.so")
@@ -322,31 +320,6 @@ def _declare_training(code: Any) -> None:
     three = (c_void_p, c_void_p, c_void_p)
     code.bertworks_gelu.argtypes = (*three, c_int64, c_int64, c_void_p)
     code.bertworks_gelu.restype = None
-
-
-def num_threads() -> int:
-    """How many threads native code uses: as many as PyTorch, if that is loaded."""
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        count: int = torch.get_num_threads()
-        return count
-    limit = os.environ.get("OMP_NUM_THREADS", "")
-    return max(1, int(limit)) if limit.isdecimal() else count_usable_cpus()
-
-
-def set_num_threads(count: int) -> None:
-    """Set how many threads native code uses, and PyTorch and the tokenizers, now or later."""
-    os.environ["OMP_NUM_THREADS"] = os.environ["RAYON_NUM_THREADS"] = str(count)
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(count)
-
-
-def threads_of_worker(workers: int | None, cluster: str | None) -> int | None:
-    """Threads for each of several processes on this machine; None: leave the number unchanged."""
-    if workers == 1 or cluster is not None:
-        return None
-    return max(1, num_threads() // (workers or count_usable_cpus()))
 
 
 def empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:

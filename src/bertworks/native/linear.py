@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..utils.threads import num_threads
 from .layer import ACTIVATION_NUMBERS
-from .library import empty, library, num_threads
+from .library import empty, library
 
 if TYPE_CHECKING:
     from jaxtyping import Float

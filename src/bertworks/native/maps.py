@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .library import PANEL, Blocks, Map, library, num_threads
+from ..utils.threads import num_threads
+from .library import PANEL, Blocks, Map, library
 from .quantization import quantize_rows, to_floats
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .library import library, num_threads
+from ..utils.threads import num_threads
+from .library import library
 
 
 def write_means_of_rows(

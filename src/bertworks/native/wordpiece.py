@@ -8,7 +8,8 @@ from ctypes import byref, c_void_p
 import numpy as np
 from numpy.typing import NDArray
 
-from .library import PiecesTable, WordPiece, library, num_threads
+from ..utils.threads import num_threads
+from .library import PiecesTable, WordPiece, library
 
 MAX_WORD_CHARACTERS = 256
 """The highest limit on the characters of a word."""

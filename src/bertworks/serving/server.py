@@ -20,8 +20,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from ..errors import BertworksError
-from ..native.library import num_threads, set_num_threads
-from ..utils.threads import count_usable_cpus
+from ..utils.threads import count_usable_cpus, num_threads, set_num_threads
 from .app import make_app
 from .connections import LimitedProtocol, Listener, bind, limit_connections, listen
 from .logs import log, log_to_stderr

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import import_optional
-from ..native.library import num_threads
+from ..utils.threads import num_threads
 from .scores import EXTRA
 
 

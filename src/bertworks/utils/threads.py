@@ -1,4 +1,4 @@
-"""How many processors this process may use, and how threads wait for one another.
+"""How many processors and threads this process may use, and how threads wait for one another.
 
 GNU OpenMP's threads, which PyTorch uses on Linux, wait by spinning, by default 300,000 times (16 ms
 on some processors). On an idle machine that is fastest. While other programs run, a spinning thread
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
 from collections.abc import MutableMapping
 from pathlib import Path
@@ -27,6 +28,24 @@ def count_usable_cpus() -> int:
         return max(1, min(count, math.ceil(int(quota) / int(period))))
     except (OSError, ValueError):  # no cgroup, or no limit
         return count
+
+
+def num_threads() -> int:
+    """How many threads native code uses: as many as PyTorch, if that is loaded."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        count: int = torch.get_num_threads()
+        return count
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, int(limit)) if limit.isdecimal() else count_usable_cpus()
+
+
+def set_num_threads(count: int) -> None:
+    """Set how many threads native code uses, and PyTorch and the tokenizers, now or later."""
+    os.environ["OMP_NUM_THREADS"] = os.environ["RAYON_NUM_THREADS"] = str(count)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(count)
 
 
 def limit_spinning_of_numpy(environment: MutableMapping[str, str]) -> None:

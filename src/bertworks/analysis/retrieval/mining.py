@@ -35,7 +35,6 @@ from ...inference.window_files import (
 )
 from ...jobs.parallel import HERE, Workers
 from ...jobs.resumable import digest_texts
-from ...native.library import set_num_threads, threads_of_worker
 from ...settings.keywords import MineKeywords
 from ...tasks.choice import ChoiceTask
 from ...tasks.retrieval.columns import find_retrieval_columns
@@ -137,8 +136,7 @@ def mine(
         folder = None if retriever == "bm25" else index_folder
         update = None if progress is None else progress("embedding passages")
         index = open_index(retriever, passages, folder, progress=update, **engine)
-    threads = threads_of_worker(workers.count, workers.cluster)
-    miner = _Miner(index, passages, rows_of_passages, positives, options, rerank, engine, threads)
+    miner = _Miner(index, passages, rows_of_passages, positives, options, rerank, engine)
     report = _report_rows(None if progress is None else progress("mining"), len(rows))
 
     def windows() -> Iterator[RowWindow[Pair]]:
@@ -254,7 +252,6 @@ class _Miner:
         index: of the passages; None if nothing is to be mined.
         rows_of_passages: the rows of the pairs' passages among all.
         positives: the rows of the passages of each query, and of the query itself.
-        threads: the number of threads of a worker; None: unchanged.
     """
 
     index: TextIndex | None
@@ -264,11 +261,8 @@ class _Miner:
     settings: MineSettings
     rerank: AnyModel | None
     engine: Mapping[str, Any]
-    threads: int | None
 
     def __call__(self, window: RowWindow[Pair]) -> tuple[RowsRecord, bytes]:
-        if self.threads is not None:
-            set_num_threads(self.threads)
         assert self.index is not None
         pairs = window.rows
         queries = list(dict.fromkeys(query for query, _ in pairs))
