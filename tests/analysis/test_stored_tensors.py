@@ -17,6 +17,7 @@ from bertworks.errors import NeedsPyTorchError
 from bertworks.native.library import has_kernels, instruction_set
 
 SAVED_MODELS = Path(__file__).parents[1] / "saved_models"
+FORMATS = Path(__file__).parents[1] / "formats" / "0.1.0"
 
 
 @pytest.fixture
@@ -26,15 +27,20 @@ def inspect_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "name",
-    ["classification", "tagging", "modernbert-classification", "roberta-pretraining", "electra"],
+    ("folder", "name"),
+    [
+        (FORMATS, "int8"),
+        *((SAVED_MODELS, name) for name in ("classification", "tagging", "electra")),
+        *((SAVED_MODELS, f"{name}-pretraining") for name in ("roberta", "albert")),
+        (SAVED_MODELS, "modernbert-classification"),
+    ],
 )
 def test_inspection_of_files_equals_that_of_a_network(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = bw.inspect(SAVED_MODELS / name)
+    expected = bw.inspect(folder / name)
     monkeypatch.setattr(inspection, "has_pytorch", lambda: False)
-    actual = bw.inspect(SAVED_MODELS / name)
+    actual = bw.inspect(folder / name)
     assert sorted(actual.used_tensors) == sorted(expected.used_tensors)
     assert replace(actual, used_tensors=expected.used_tensors) == expected
 
@@ -64,6 +70,14 @@ def test_inspection_counts_what_is_not_finite(tmp_path: Path) -> None:
     tensors[name][0, :2] = np.inf
     save_file(tensors, tmp_path / "model.safetensors")
     assert bw.inspect(tmp_path).non_finite == {name: 2}
+
+
+@pytest.mark.parametrize("start", ["---\r\n", "\ufeff---\n", "\n---\n"])
+def test_inspection_names_the_license_of_the_card(start: str, tmp_path: Path) -> None:
+    shutil.copytree(SAVED_MODELS / "classification", tmp_path / "model")
+    text = f"{start}language: en\nlicense: mit\n---\nText\n"
+    (tmp_path / "model" / "README.md").write_bytes(text.encode())
+    assert bw.inspect(tmp_path / "model").license == "mit"
 
 
 @pytest.mark.usefixtures("inspect_files")

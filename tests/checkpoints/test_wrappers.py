@@ -122,9 +122,14 @@ def test_nested_state_dict_is_read_and_named(tmp_path, nest):
             r"holds 2 encoders, under 'd\.', 'q\.'",
         ),
         # Another family's tensors are no wrapped ones of this family.
-        (
-            lambda state: {"roberta." + n.removeprefix("bert."): t for n, t in state.items()},
-            "is missing",
+        *(
+            (
+                lambda state, start=f"{name}.": {
+                    start + n.removeprefix("bert."): t for n, t in state.items()
+                },
+                "is missing",
+            )
+            for name in ("roberta", "longformer", "nomic_bert", "new")
         ),
     ],
 )

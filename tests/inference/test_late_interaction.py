@@ -265,6 +265,13 @@ def test_end_of_a_text_is_kept_if_the_tokenizer_truncates_on_the_left(colbert: P
         )
 
 
+def test_original_model_without_its_metadata_is_read_with_a_warning(tmp_path: Path) -> None:
+    folder = write(tmp_path / "theirs", layout="original")
+    (folder / "artifact.metadata").unlink()
+    with pytest.warns(bw.BertworksWarning, match=r"there is no artifact\.metadata: lengths"):
+        bw.load(folder, device="cpu")
+
+
 def test_other_uses_are_refused(colbert: Path, tmp_path: Path) -> None:
     model = bw.load(colbert)
     assert model.embed("a", pooling="mean").shape == (1, geometry("bert").hidden_size)

@@ -560,6 +560,8 @@ def test_only_pages_of_allowed_origins_may_send_requests(directories, start) -> 
         assert "access-control-allow-origin" not in response.headers
     with pytest.raises(SettingsError, match="without a path"):
         ServeSettings.resolve(cors_origins="https://example.org/a")
+    with pytest.raises(SettingsError, match="cors_origins"):
+        ServeSettings.parse({"cors_origins": 5})
 
 
 def test_responses_continue_the_trace_of_a_request(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..checkpoints.card_usage import read_card
 from ..checkpoints.families import family_of
 from ..checkpoints.heads import HEADS
 from ..checkpoints.locate import locate, locate_with_adapter
@@ -188,13 +188,10 @@ def _vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _license(directory: Path) -> str | None:
-    """Return the license from a README's front matter, or else a license file's first line."""
-    readme = directory / "README.md"
-    if readme.is_file():
-        text = read_bytes(readme).decode("utf-8", errors="replace")
-        found = re.match(r"---\n.*?^license:\s*(\S[^\n]*)$.*?^---$", text, re.DOTALL | re.MULTILINE)
-        if found:
-            return found[1].strip().strip("\"'")
+    """Return the license that a model card names, or else a license file's first line."""
+    card = read_card(directory)
+    if card is not None and isinstance(name := card.metadata.get("license"), str):
+        return name
     for name in ("LICENSE", "LICENSE.txt", "LICENSE.md"):
         file = directory / name
         if file.is_file():

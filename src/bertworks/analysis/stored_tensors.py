@@ -13,15 +13,8 @@ import numpy as np
 
 from ..checkpoints.families import family_of
 from ..checkpoints.heads import HEADS
-from ..checkpoints.weight_files import (
-    FLOATS,
-    SAFETENSORS,
-    StoredArray,
-    find_weight_files,
-    list_arrays,
-)
-from ..checkpoints.wrappers import remove_wrapper_names
-from ..errors import needs_pytorch_error
+from ..checkpoints.weight_files import FLOATS
+from ..inference.native_weights import FileArray, NativeWeights
 from ..native.quantization import to_floats
 from ..nn.config import EncoderConfig
 
@@ -40,7 +33,7 @@ class StoredTensors:
         architectures: the classes that config.json names, which tell heads of equal names apart.
     """
 
-    arrays: Mapping[str, StoredArray]
+    arrays: Mapping[str, FileArray]
     config: EncoderConfig
     own_heads: Sequence[str] = ()
     architectures: Sequence[str] = ()
@@ -56,13 +49,9 @@ class StoredTensors:
 
         Raises:
             NeedsPyTorchError: there are no safetensors files.
+            CheckpointError: they are damaged, or the encoder in them has another geometry.
         """
-        files = find_weight_files(directory, SAFETENSORS)
-        if not files:
-            raise needs_pytorch_error(f"a model without {SAFETENSORS}", where=str(directory))
-        family = family_of(config)
-        arrays = remove_wrapper_names(list_arrays(files), family, str(directory))
-        arrays = {family.normalize_tensor_name(name): one for name, one in arrays.items()}
+        arrays = NativeWeights(directory, config).arrays
         return StoredTensors(arrays, config, own_heads, architectures)
 
     @cached_property

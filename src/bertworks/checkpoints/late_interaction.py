@@ -12,13 +12,14 @@ Source: Khattab and Zaharia (2020), "ColBERT", §3.2; Santhanam et al. (2022), "
 from __future__ import annotations
 
 import string
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
-from ..errors import CheckpointError, SettingsError, truncate_repr
+from ..errors import BertworksWarning, CheckpointError, SettingsError, truncate_repr
 from ..settings.base import Settings
 from .weight_files import read_json
 
@@ -113,6 +114,9 @@ def read_original_settings(
         return None
     file = directory / _METADATA
     metadata = read_json(file) if file.exists() else {}
+    if not metadata:
+        what = f"{directory}: there is no {_METADATA}: lengths and prefixes are ColBERT's own"
+        warnings.warn(what, BertworksWarning, stacklevel=2)
     if metadata.get("similarity", "cosine") != "cosine":
         raise CheckpointError(
             f"similarity is {truncate_repr(metadata['similarity'])}, which is not supported",

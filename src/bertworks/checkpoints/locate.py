@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from ..errors import BertworksWarning, CheckpointError, check_path_name, closest_name
@@ -15,8 +17,12 @@ BUNDLED_MODELS = {"mini": "mini", "mini-sentences": "mini_sentences"}
 ADAPTER_CONFIG = "adapter_config.json"
 _CONFIGURATIONS = ("config.json", "bert_config.json", "modules.json", ADAPTER_CONFIG)
 """Files of which each model has one: also the original release's, static models', adapters'."""
-_HUB_FILES = ("*.json", "*.txt", "*.model", "*.codes", "README.md")  # * matches / too
-_WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*/pytorch_model.bin")
+_HUB_FILES = (  # * matches / too
+    *("*.json", "*.txt", "*.model", "*.codes", "artifact.metadata", "README.md", "LICENSE*"),
+)
+_WEIGHTS = ("*.safetensors", "adapter_model.bin", "*/pytorch_model.bin")
+_OTHER_WEIGHTS = (("pytorch_model*.bin",), ("tf_model*.h5",), ("*.index", "*.data-*"))
+"""Files that are downloaded if the encoder has no weights of those before them."""
 
 
 def local_directory(name: str | Path) -> Path | None:
@@ -78,22 +84,45 @@ def locate(name: str | Path, *, weights: bool = True) -> Path:
         raise CheckpointError("is a file, not a model's directory", where=str(name))
     if not re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?", str(name)):
         raise _no_model("no such directory", name)
+    return _download(str(name), weights=weights)
+
+
+def _download(name: str, *, weights: bool) -> Path:
+    """Download a model's files from the hub, with the weights in one format; or find the copy."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        HfHubHTTPError,
+    from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError is its client's
+        GatedRepoError,
         HFValidationError,
-        LocalEntryNotFoundError,
+        HTTPError,
         RepositoryNotFoundError,
     )
 
-    patterns = [*_HUB_FILES, *(_WEIGHTS if weights else ())]
+    from .sentence_directory import transformer_directory
+
+    files = [*_HUB_FILES, *(_WEIGHTS if weights else ())]
     try:
-        return Path(snapshot_download(str(name), allow_patterns=patterns))
+        directory = Path(snapshot_download(name, allow_patterns=files))
+        if not weights or is_adapter(directory):
+            return directory
+        encoder = transformer_directory(directory)
+        previous: Sequence[str] = _WEIGHTS[:1]
+        for patterns in _OTHER_WEIGHTS:
+            if any(chain.from_iterable(map(encoder.glob, previous))):
+                break
+            snapshot_download(name, allow_patterns=[*patterns])
+            previous = patterns
+        return directory
     except HFValidationError:
         problem = "no such directory here, and not a valid name on the hub"
+    except GatedRepoError:
+        what = "the hub gives this model only to those who may use it"
+        fix = "Ask for access on its page; then log in with `hf auth login`, or set HF_TOKEN."
+        raise CheckpointError(what, where=name, fix=fix) from None
     except RepositoryNotFoundError:
         problem = "no such directory here, and no such model on the hub"
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError):
+    except (HTTPError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of this machine, such as a full disk
         problem = "no such directory here, and the hub cannot be reached"
     raise _no_model(problem, name)
 

@@ -171,10 +171,18 @@ def find_weight_files(directory: Path, name: str) -> list[Path]:
 
 
 def list_weight_files(directory: Path) -> list[Path]:
-    """Return the files of weights in a directory and the folders in it, of one format, by name."""
+    """Return the files of weights in a directory and the folders in it, by name.
+
+    In each folder, they are of one format.
+    """
     patterns = ("*.safetensors", "pytorch_model*.bin", "*.h5", "*.ckpt.*")
-    matches = (sorted(directory.rglob(pattern)) for pattern in patterns)
-    return next(filter(None, matches), [])
+    files: dict[Path, tuple[str, list[Path]]] = {}
+    for pattern in patterns:
+        for file in directory.rglob(pattern):
+            of_folder, names = files.setdefault(file.parent, (pattern, []))
+            if of_folder == pattern:
+                names.append(file)
+    return sorted(file for _, names in files.values() for file in names)
 
 
 def digest_weights(directory: Path) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from ..errors import BertworksWarning, CheckpointError
+from .families import ALL_FAMILIES
 from .family import Family
 
 TensorT = TypeVar("TensorT")
@@ -20,11 +21,7 @@ TensorT = TypeVar("TensorT")
 _INSERTED_NAMES = re.compile(
     r"(?:^|(?<=\.))(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
 )
-_FAMILIES = (
-    *("bert.", "roberta.", "electra.", "albert.", "distilbert.", "ernie.", "data2vec_text."),
-    *("roberta_prelayernorm.", "mpnet.", "rembert.", "roformer.", "esm.", "deberta."),
-    *("mobilebert.",),
-)
+_PREFIXES = {one.prefix for one in ALL_FAMILIES.values()} - {"", "model.", "transformer."}
 """Beginnings that name another family: its tensors would be read wrongly, not unwrapped."""
 
 
@@ -81,5 +78,5 @@ def _find_wrapper(names: Iterable[str], family: Family, where: str) -> str:
 
 
 def _is_of_another(wrapper: str, family: Family) -> bool:
-    others = tuple(f".{name}" for name in _FAMILIES if name != family.prefix)
+    others = tuple(f".{name}" for name in _PREFIXES if name != family.prefix)
     return f".{wrapper}".endswith(others)

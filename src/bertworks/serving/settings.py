@@ -97,7 +97,7 @@ class ServeSettings(Settings):
         """Split a text at its commas; check that origins have no path."""
         if isinstance(origins, str):
             origins = tuple(origin.strip() for origin in origins.split(","))
-        for origin in origins:
+        for origin in origins if isinstance(origins, list | tuple) else ():
             if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", str(origin)):
                 raise ValueError(f"{origin!r} must be like https://example.org, without a path")
         return origins
