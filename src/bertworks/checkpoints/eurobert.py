@@ -72,7 +72,7 @@ EUROBERT = Family(
             "head.linear": "classifier",
             "tag_head.linear": "classifier",
         },
-        grouped_keys=(_QUERY_KEY_VALUE,),
+        first_is_square=(_QUERY_KEY_VALUE,),
     ),
     prefix="model.",
     bare_prefixes=("embed_tokens.", "layers.", "norm."),

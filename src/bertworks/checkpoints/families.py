@@ -23,7 +23,6 @@ from .modernbert import MODERNBERT
 from .mpnet import MPNET
 from .neobert import NEOBERT
 from .nomic_bert import NOMIC_BERT
-from .other_families import TITLES, correct_spelling
 from .rembert import REMBERT
 from .roberta import (
     CAMEMBERT,
@@ -136,7 +135,7 @@ _BERTWORKS = Family(
             "encoder.rotary.frequencies": "bert.rotary.frequencies",
             "encoder.contact_head": "bert.contact_head",
         },
-        grouped_keys=(f"{_LAYER}.attention.query_key_value",),
+        first_is_square=(f"{_LAYER}.attention.query_key_value",),
     ),
     prefix="bert.",
     bare_prefixes=(
@@ -182,14 +181,13 @@ def find_family(name: str, *, where: str | None = None) -> Family:
     """
     if isinstance(name, str) and name in ALL_FAMILIES:
         return ALL_FAMILIES[name]
-    title = TITLES.get(name) if isinstance(name, str) else None
-    correction = None if title else correct_spelling(str(name), ALL_FAMILIES)
+    names = {one.replace("_", "-"): one for one in ALL_FAMILIES}
+    correction = names.get(str(name).lower().replace("_", "-"))
     fix = f"Supported: {', '.join(ALL_FAMILIES)}."
     if correction is not None:
         fix = f"The nearest valid name is {correction!r}."
-    of_title = f" ({title})" if title and title != name else ""
     raise CheckpointError(
-        f"model_type {truncate_repr(name)}{of_title} is not supported", where=where, fix=fix
+        f"model_type {truncate_repr(name)} is not supported", where=where, fix=fix
     )
 
 

@@ -7,7 +7,7 @@ Each family is a `Family` in a separate small file; `FAMILIES` (`families.py`) l
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -251,39 +251,18 @@ def equal_names(*names: str) -> dict[str, str]:
     return {name: name for name in names}
 
 
-def key_map(
-    table: Mapping[str, str | tuple[str, ...]],
-    *,
-    transposed_matrices: Iterable[str] = (),
-    grouped_keys: Iterable[str] = (),
-    swapped_matrices: Iterable[str] = (),
-    convolutions: Iterable[str] = (),
-    matrices_by_head: Iterable[str] = (),
-) -> KeyMap:
+def key_map(table: Mapping[str, str | tuple[str, ...]], **names: Collection[str]) -> KeyMap:
     """Return a key map from our names to theirs; several of theirs are concatenated by rows.
 
     Args:
         table: their names, by our names.
-        transposed_matrices: our names of the matrices that they store transposed.
-        grouped_keys: our names of the maps to queries, keys and values of which the last two may
-            have fewer rows.
-        swapped_matrices: our names of the maps whose halves they store in the other order.
-        convolutions: our names of the matrices that they store as convolutions of width 1.
-        matrices_by_head: our names of the matrices that they store with the columns of each head
-            apart.
+        names: for a field of `Rule`, such as `is_transposed`, our names for which it is true.
     """
-    transposed_names, grouped_names = set(transposed_matrices), set(grouped_keys)
-    swapped_names, convolution_names = set(swapped_matrices), set(convolutions)
-    names_by_head = set(matrices_by_head)
     return KeyMap(
         Rule(
             ours,
             (theirs,) if isinstance(theirs, str) else theirs,
-            ours in transposed_names,
-            ours in grouped_names,
-            ours in swapped_names,
-            ours in convolution_names,
-            ours in names_by_head,
+            **{field: ours in true_for for field, true_for in names.items()},
         )
         for ours, theirs in table.items()
     )

@@ -48,7 +48,7 @@ GPT = Family(
             "head.linear": "score",
             "choice_head.linear": "multiple_choice_head.summary",
         },
-        transposed_matrices=(
+        is_transposed=(
             "encoder.layers.{}.attention.query_key_value",
             "encoder.layers.{}.attention.output",
             "encoder.layers.{}.feed_forward.intermediate",

@@ -64,7 +64,7 @@ def _family(name: str, classes: dict[str, str], rope_theta: float) -> Family:
                 "head.linear": "classifier",
                 **task_tensors(),
             },
-            swapped_matrices=(_INTERMEDIATE,),  # the half with the activation is their second
+            is_swapped=(_INTERMEDIATE,),  # the half with the activation is their second
         ),
         prefix=f"{name}.",
         bare_prefixes=("embeddings.", "encoder.", "pooler."),

@@ -72,7 +72,7 @@ MOBILEBERT = Family(
             f"{_LAYER}.output_norm": f"{_THEIR_LAYER}.output.bottleneck.LayerNorm",
             _EXTENSION: "cls.predictions.dense.weight",
         },
-        transposed_matrices=(_EXTENSION,),
+        is_transposed=(_EXTENSION,),
     ),
     prefix="mobilebert.",
     bare_prefixes=("embeddings.", "encoder.", "pooler."),

@@ -56,7 +56,7 @@ SQUEEZEBERT = Family(
             f"{_LAYER}.attention_norm": f"{_THEIR_LAYER}.post_attention.layernorm",
             f"{_LAYER}.feed_forward_norm": f"{_THEIR_LAYER}.output.layernorm",
         },
-        convolutions=_MATRICES,
+        is_convolution=_MATRICES,
     ),
     prefix="transformer.",
     bare_prefixes=("embeddings.", "encoder.", "pooler."),

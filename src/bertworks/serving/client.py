@@ -130,13 +130,12 @@ class Client(ClientBase):
 
     def predict(self, rows: Rows) -> list[dict[str, Any]]:
         """The task's prediction for each text, pair of texts or row, as `Model.predict`."""
-        values = [rows] if isinstance(rows, str | Mapping) else rows
 
         def body(part: list[Any], _: int) -> Body:
             return self._make_body(rows=part)
 
         return self._send(
-            self._request_many("/predict-rows", values, body, _concatenate, reads_neighbours=True)
+            self._request_many("/predict-rows", rows, body, _concatenate, reads_neighbours=True)
         )
 
     def fill_mask(

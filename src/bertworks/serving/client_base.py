@@ -16,8 +16,9 @@ from typing import (
     TypeVar,
 )
 
+from ..data.text_inputs import as_texts
 from ..errors import BertworksError, DataError, SettingsError, import_optional
-from .client_parts import MAX_REQUEST_TEXTS, add_neighbours, list_texts, select_columns, split_texts
+from .client_parts import MAX_REQUEST_TEXTS, add_neighbours, select_columns, split_texts
 
 if TYPE_CHECKING:
     import httpx
@@ -129,7 +130,7 @@ class ClientBase(ABC):
             reads_neighbours: whether the response about a row may depend on neighbouring rows.
             texts_per_item: how many texts the server reads for each one, such as passages.
         """
-        texts = list_texts(texts)
+        texts = list(as_texts(texts))
         while True:
             most = max(1, self._max_texts // texts_per_item)
             parts, answers, first = split_texts(texts, most), [], 0

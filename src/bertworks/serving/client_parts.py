@@ -9,7 +9,6 @@ from typing import (
 )
 
 from ..data.rows import Rows as TableRows
-from ..data.rows import rows_of_dataframe
 from ..errors import DataError
 
 MAX_REQUEST_TEXTS = 512
@@ -19,20 +18,6 @@ _MAX_REQUEST_CHARACTERS = 1 << 18
 If a server refuses so many (`max_texts`), the client requests its limit.
 The server counts up to three tokens for a character, and its queue holds 1 << 20 by default.
 """
-
-
-def list_texts(texts: Any) -> list[Any]:
-    """Return one or several texts as a list.
-
-    Raises:
-        DataError: `texts` is neither a text nor iterable.
-    """
-    if isinstance(texts, str):
-        return [texts]
-    rows = rows_of_dataframe(texts)  # iterating over a data frame yields its columns' names
-    if not isinstance(rows, Iterable):
-        raise DataError(f"expected a text, or several, got {type(texts).__name__}")
-    return list(rows)
 
 
 def split_texts(texts: Sequence[Any], max_texts: int) -> list[list[Any]]:
