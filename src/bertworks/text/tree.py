@@ -29,6 +29,7 @@ from .tokenizer_classes import GENERAL_CLASS
 NO_LIMITS = {"truncation": None, "padding": None}
 """A tree's entries for truncation and padding, which are not used."""
 
+_ANY_WORD = "any word"
 _SPACE_MARKS = ("▁", "Ġ")  # prefixes of pieces that begin a word: SentencePiece, byte-level BPE
 
 
@@ -49,7 +50,10 @@ class TreeDefinition(Definition):
 
     def __post_init__(self) -> None:
         self.check()
-        self.library(typed_mask=False, split=False)
+        self.library(typed_mask=False, split=False)  # an error in the tree is raised now
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_usual_library"}
 
     @cached_property
     def added(self) -> dict[str, AddedPiece]:
@@ -73,10 +77,10 @@ class TreeDefinition(Definition):
         else:
             ids = dict(vocabulary)
         ids |= {entry["content"]: entry["id"] for entry in self.tree["added_tokens"]}
-        pieces = sorted(ids, key=lambda piece: ids[piece])
-        if [ids[piece] for piece in pieces] != list(range(len(pieces))):
+        by_id = {number: piece for piece, number in ids.items()}
+        if len(by_id) < len(ids) or not all(number in by_id for number in range(len(by_id))):
             raise DataError("the ids of the vocabulary are not 0, 1, 2, …")
-        return tuple(pieces)
+        return tuple(map(by_id.__getitem__, range(len(by_id))))
 
     @property
     def kind(self) -> str:
@@ -152,6 +156,16 @@ class TreeDefinition(Definition):
         return (text, None) if correction is None else correction.correct_text(text)
 
     def library(self, *, typed_mask: bool, split: bool) -> tokenizers.Tokenizer:
+        if typed_mask or split:
+            return self.make_library(typed_mask=typed_mask, split=split)
+        return self._usual_library
+
+    @cached_property
+    def _usual_library(self) -> tokenizers.Tokenizer:
+        return self.make_library(typed_mask=False, split=False)
+
+    def make_library(self, *, typed_mask: bool, split: bool) -> tokenizers.Tokenizer:
+        """Return a new tokenizer of the library; see `library`."""
         tree = {**self.tree, "post_processor": None}
         if split and _splits_before_bytes(tree["pre_tokenizer"]):
             # A byte-level step would put a space before each part of a word.
@@ -217,7 +231,9 @@ def find_frame(tree: Mapping[str, Any]) -> Frame:
     """
     if tree.get("post_processor") is None:
         return Frame((), (), (), 0)
-    library = _build_library(tree)
+    # A vocabulary of hundreds of thousands of pieces takes a second; the frame needs none of it.
+    model = {"type": "WordLevel", "vocab": {_ANY_WORD: 0}, "unk_token": _ANY_WORD}
+    library = _build_library({**tree, "added_tokens": [], "model": model})
     with _readable():
         one, two = library.encode("a"), library.encode("a", "a")
     if all(one.special_tokens_mask):

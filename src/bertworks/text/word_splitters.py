@@ -172,8 +172,8 @@ class SplitWordsTree(_SplitWords, TreeDefinition):
 
     splitter: WordSplitter = field(kw_only=True)
 
-    def library(self, *, typed_mask: bool, split: bool) -> tokenizers.Tokenizer:
-        library = super().library(typed_mask=typed_mask, split=split)
+    def make_library(self, *, typed_mask: bool, split: bool) -> tokenizers.Tokenizer:
+        library = super().make_library(typed_mask=typed_mask, split=split)
         normalizer = library.normalizer
         if self.cluster_correction is not None:
             correction = normalizers.Normalizer.custom(self.cluster_correction)
