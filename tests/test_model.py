@@ -379,3 +379,13 @@ def test_model_is_pytorchs_where_no_native_code_is_installed(monkeypatch):
     with pytest.raises(NeedsPyTorchError, match="no native code is installed"):
         bw.load("mini", backend="native")
     assert isinstance(use("mini", lambda model: model), bw.Model)
+
+
+def test_unknown_choices_are_refused(tmp_path):
+    with pytest.raises(
+        bw.SettingsError, match=r"unknown backend 'pytorch'\. The nearest .* 'torch'"
+    ):
+        bw.load("mini", backend="pytorch")
+    model = published_classifier()
+    with pytest.raises(bw.SettingsError, match="precision='fp16': weights are not saved so"):
+        model.save(tmp_path / "model", precision="fp16")

@@ -120,6 +120,12 @@ def test_argument_that_settings_have_too_is_an_error(
         classifier.fit(TEXTS, CLASSES)
 
 
+def test_dev_is_a_share_of_a_classifiers_texts(directory: str) -> None:
+    classifier = TextClassifier(directory, settings={"dev": ROWS})
+    with pytest.raises(SettingsError, match="dev is not a share of the texts"):
+        classifier.fit(TEXTS, CLASSES)
+
+
 @pytest.mark.long
 def test_estimators_are_those_of_finetune(directory: str, tmp_path: Path) -> None:
     regressor = TextRegressor(directory, **FAST).fit(TEXTS, 1.0 * CLASSES)

@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
 
-from .errors import NeedsPyTorchError, has_pytorch, needs_pytorch_error
+from .errors import (
+    NeedsPyTorchError,
+    SettingsError,
+    did_you_mean,
+    has_pytorch,
+    needs_pytorch_error,
+)
 from .inference.native_model import NativeModel
 from .nn.part_settings import Activation
 from .settings.literals import Backend
@@ -85,7 +91,11 @@ def load(
         CheckpointError: there is no such model, it is damaged or of an unsupported architecture;
             or a weight is not finite; or there is no adapter of that name.
         NeedsPyTorchError: the model cannot be used without PyTorch.
+        SettingsError: there is no such backend.
     """
+    if backend not in get_args(Backend):
+        fix = f"{did_you_mean(backend, get_args(Backend))}."
+        raise SettingsError(f"unknown backend {backend!r}", fix=fix)
     options: dict[str, Any] = {
         "task": task,
         "device": device,

@@ -16,7 +16,7 @@ from .data.tables import Table
 from .data.text_inputs import (
     Texts,
 )
-from .errors import BertworksError, SettingsError, shorten_list, suggest_method
+from .errors import BertworksError, SettingsError, did_you_mean, shorten_list, suggest_method
 from .inference.calibration import calibrate
 from .inference.features import Embedder, NetworkEmbedder, NetworkTokenFeatures
 from .inference.fingerprints import fingerprint
@@ -129,8 +129,8 @@ class Model(TaskModel):
     @classmethod
     def fresh(cls, config: EncoderConfig, tokenizer: Tokenizer, *, seed: int = 0) -> Self:
         """A bare encoder with random weights, to fine-tune as a baseline."""
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
+        with torch.random.fork_rng(devices=[]):  # weights are drawn on the CPU
+            torch.default_generator.manual_seed(seed)
             encoder = Encoder(config, pooler=config.has_pooler)
             return cls(tokenizer, None, BareEncoder(encoder).eval())
 
@@ -236,10 +236,14 @@ class Model(TaskModel):
                 they are an error.
 
         Raises:
+            SettingsError: weights are not saved in this precision.
             CheckpointError: the model cannot be saved in its family's layout.
             OutputError: the directory already exists or, with `overwrite`, holds something other
                 than a saved model; it cannot be written, or is being written by another process.
         """
+        if precision not in _SAVED_AS:
+            fix = f"{did_you_mean(precision, _SAVED_AS)}."
+            raise SettingsError(f"precision={precision!r}: weights are not saved so", fix=fix)
         query_model = self.query_model
         return save_model(
             directory,

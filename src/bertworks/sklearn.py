@@ -112,7 +112,7 @@ class _FinetunedEstimator(_TextEstimator):
             earlier run with the same rows and settings is resumed, and any other is an error. In
             cross-validation and searches, leave it out: the clones would share it.
         overwrite: replace an earlier run in the directory.
-        settings: other settings of `finetune`, by name, and `dev`.
+        settings: other settings of `finetune`, by name, and `dev` as a share of the texts.
 
     Attributes:
         model_: the trained model.
@@ -172,9 +172,13 @@ class _FinetunedEstimator(_TextEstimator):
         """Return `settings`.
 
         Raises:
-            SettingsError: one of them is an argument with a value, or fixed by the estimator.
+            SettingsError: one of them is an argument with a value, or fixed by the estimator; or
+                `dev` is a table.
         """
         others = dict(self.settings or {})
+        if self._task == "classification" and not isinstance(others.get("dev", 0.1), float):
+            # The names of classes in a table are not those that training gives them.
+            raise SettingsError("settings: dev is not a share of the texts", fix="Give dev=0.1.")
         own = {**self.get_params(deep=False), **self._fixed_settings}
         for name, value in others.items():
             if own.get(name) is not None:

@@ -13,6 +13,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling as PeerPo
 import bertworks as bw
 from bertworks.checkpoints.sentence_settings import SentenceSettings
 from bertworks.convert.export import PaddedNetwork, write_onnx
+from bertworks.errors import CheckpointError
 from bertworks.nn.config import EncoderConfig
 from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.nn.pooling import pool
@@ -133,3 +134,9 @@ def test_onnx_runtime_adds_terms_of_distances(tmp_path, kind: str) -> None:
     np.testing.assert_allclose(vectors, model.embed(TEXTS, precision="fp32"), atol=1e-4)
     plain = encoder(config.with_values(score_bias=None), pooling="mean")
     assert np.abs(vectors - plain.embed(TEXTS, precision="fp32")).max() > 0.01
+
+
+@pytest.mark.parametrize("pooling", ["none", "splade-max", "piece-weights"])
+def test_other_forms_of_vectors_are_not_written_as_onnx(tmp_path, pooling: str) -> None:
+    with pytest.raises(CheckpointError, match=f"with pooling={pooling} cannot be written as ONNX"):
+        write_onnx(encoder(ONE_LAYER, pooling=pooling), tmp_path / "onnx")

@@ -273,6 +273,10 @@ def test_positions_begin_as_copies():
         assert long.encoder(bw.Packed.from_arrays([ids]).to("cpu")).shape == (100, 48)
     with pytest.raises(SettingsError, match="already has 40 positions"):
         extend_positions(model, 40)
+    config = tiny().encoder.config.with_values(family="bertworks", positions="sinusoidal")
+    computed = bw.Model.fresh(config, model.tokenizer)
+    with pytest.raises(SettingsError, match="positions=sinusoidal, which are not learned"):
+        extend_positions(computed, 100)
 
 
 @pytest.mark.parametrize("kind", [PretrainingTask, ReplacedTokensTask])

@@ -19,7 +19,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from bertworks import Client, explorer, load
+from bertworks import Client, Index, explorer, load
 from bertworks.cli import app
 from bertworks.serving.security import Keys
 from bertworks.training.checkpoint import save_weights
@@ -484,7 +484,9 @@ def test_similarity_and_search_show_cosines(visit, get_model) -> None:
     page = tab.open("#/search?model=encoder&query=river")
     page.get_by_label("Texts to search").fill("\n".join(texts))
     page.get_by_text("The nearest of 3").wait_for()
-    scores = get_model("encoder").similarity(["river"], texts)[0]
+    index = Index.open(get_model("encoder"), texts)
+    (hits,) = index.search(["river"], top_k=len(texts))
+    scores = [hit.score for hit in sorted(hits, key=lambda hit: hit.row)]
     best = texts[int(np.argmax(scores))]
     assert cells(page.get_by_role("table", name="Nearest texts"))[0][0] == best
     heads = page.get_by_role("table", name="Nearest texts").locator("thead th")

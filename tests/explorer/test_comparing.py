@@ -138,3 +138,12 @@ def test_minimal_pair_has_aligned_vectors_and_predictions(get_model) -> None:
     assert shifted_pair["other_prediction"]["target"]["word"] == 3
     gone = explorer.minimal_pair(get_model("pretrained"), "the [MASK]", "the door")
     assert gone["other_prediction"] is None
+
+
+def test_texts_are_compared_without_attention_heads() -> None:
+    tokenizer = Tokenizer.from_vocabulary(PIECES)
+    geometry = config(family="bertworks", mixer="lstm", attention="causal", positions="none")
+    result = explorer.minimal_pair(Model.fresh(geometry, tokenizer), "the door", "the river")
+    assert result["attention"] is None
+    assert result["attention_pieces"] is None
+    assert len(result["vectors"]) == geometry.num_hidden_layers + 1

@@ -190,6 +190,7 @@ def test_grids_that_are_none(grid: Any, message: str) -> None:
         ({"seed": 1}, "seeds, not a seed"),
         ({"dev": "-"}, "a grid cannot be read from standard input"),
         ({"jobs": 2}, "a model in memory cannot be shared"),
+        ({"jobs": -1}, "jobs=-1 is not a number of runs. Give 1 or more"),
         ({"device": "gpu"}, "unknown device 'gpu'"),
     ],
 )

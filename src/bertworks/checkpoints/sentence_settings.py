@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ..settings.base import Settings
 from ..settings.literals import Combine, SimilarityFunction
-from ..settings.pooling import SPARSE_POOLINGS, SentencePooling
+from ..settings.pooling import NO_POOLING, SPARSE_POOLINGS, SentencePooling
 from .late_interaction import LateInteractionSettings
 from .sentence_modules import ModuleFiles
 
@@ -42,10 +42,19 @@ class SentenceSettings(Settings):
             role: queries and documents may have separate prompts; otherwise the default prompt
                 is used, if there is one.
         """
+        name = self.prompt_name(role)
+        return "" if name is None else self.entries["prompts"][name]
+
+    def prompt_name(self, role: PromptRole = "text") -> str | None:
+        """Return the name of the prompt of `prompt`; None if there is none."""
         prompts: Mapping[str, str] = self.entries.get("prompts") or {}
-        texts = [prompts[name] for name in _ROLES[role] if name in prompts]
-        default = self.entries.get("default_prompt_name")
-        return next(iter(texts), "" if default is None else prompts[default])
+        names = (name for name in _ROLES[role] if name in prompts)
+        return next(names, self.entries.get("default_prompt_name"))
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether a text has one dense vector."""
+        return self.pooling not in (*SPARSE_POOLINGS, NO_POOLING)
 
     def embed_defaults(self, *, is_query: bool = False) -> dict[str, Any]:
         """The settings of `embed` that differ from their usual defaults."""

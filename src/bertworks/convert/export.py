@@ -198,10 +198,11 @@ def _check_outputs(model: Model) -> None:
         rest = [name for name in unique_tensors(network) if not name.startswith("encoder.")]
         if rest:
             task = "its task" if model.task is None else model.task.name
+            can_be_encoder = model.sentence is None or model.sentence.is_dense
             raise CheckpointError(
                 f"a model for {task} cannot be written as ONNX: only its encoder would be, without "
                 f"{rest[0]!r}",
-                fix="To write the encoder alone: --task encoder.",
+                fix="To write the encoder alone: --task encoder." if can_be_encoder else None,
             )
 
 
@@ -293,6 +294,8 @@ def _check_vectors(model: Model) -> None:
         problem = "WeightedLayerPooling"
     elif not sentence.include_prompt and any((sentence.entries.get("prompts") or {}).values()):
         problem = "include_prompt=false together with prompts"
+    elif not isinstance(model.network, Network) and not sentence.is_dense:
+        problem = f"pooling={sentence.pooling}"
     if problem:
         raise CheckpointError(f"a model with {problem} cannot be written as ONNX")
 

@@ -277,7 +277,11 @@ def extend_positions(model: Model, positions: int) -> Model:
     """
     config = model.encoder.config
     if config.positions != "learned":
-        raise SettingsError(f"the positions of {config.family!r} are not learned, and unlimited")
+        raise SettingsError(
+            f"the model has positions={config.positions}, which are not learned: there is no table "
+            "to extend",
+            fix="Raise the maximum number of positions in its config.json.",
+        )
     if config.max_full_attention is not None:
         raise SettingsError(
             f"the attention of {config.family!r} is sparse in longer sequences, which is not "
@@ -327,7 +331,7 @@ def _rebuild(
     if model.query_model is not None:
         raise CheckpointError(
             "the model has other modules for queries, and only those for documents would change",
-            fix="Change the part for documents: save it with query_model=None.",
+            fix="Save the part for documents: model.query_model = None; model.save(DIR).",
         )
     if model.encoder.config.zeroed_token_id is not None:
         geometry["zeroed_token_id"] = tokenizer.id_of("mask")

@@ -44,6 +44,11 @@ _QUESTIONS = Requirement(
     "a model for questions: bertworks finetune answering trains one",
     _is_trained_for(AnsweringTask),
 )
+_DENSE_VECTORS = Requirement(
+    "it makes no single dense vector of a text",
+    "a model that does, such as mini-sentences",
+    lambda model: model.sentence is None or model.sentence.is_dense,
+)
 _STEPS = Requirement(
     "its layers are of a kind whose steps are not shown (with bottlenecks, with global tokens, "
     "with factors in place of norms, or without attention heads)",
@@ -51,7 +56,8 @@ _STEPS = Requirement(
     lambda model: ATTENTION_HEADS.is_met(model) and has_plain_layers(model.config),
 )
 REQUIREMENTS: dict[str, Requirement | None] = {
-    **dict.fromkeys(("pieces", "pair", "contexts", "steps", "similarity", "search")),
+    **dict.fromkeys(("pieces", "pair", "contexts", "steps")),
+    **dict.fromkeys(("similarity", "search"), _DENSE_VECTORS),
     "fill": Requirement(
         "it predicts no words",
         "a pre-trained model, such as mini or bert-base-uncased",

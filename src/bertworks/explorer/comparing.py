@@ -50,11 +50,13 @@ def minimal_pair(
     activations = [inputs.activations(attention=has_heads) for inputs in (one, two)]
     states = [stack_layers(one.states) for one in activations]
     vectors = torch.cosine_similarity(states[0][:, rows], states[1][:, columns], -1)
-    distances = torch.zeros(0, model.encoder.config.num_attention_heads, len(rows))
+    attention = attention_of_pieces = None
     if activations[0].attention:
         weights = [stack_layers(one.attention) for one in activations]
         parts = weights[0][..., rows, :][..., rows], weights[1][..., columns, :][..., columns]
         distances = (parts[0] - parts[1]).abs().sum(-1) / 2
+        attention = round_values(distances.mean(-1))
+        attention_of_pieces = round_values(distances.mean(1))
     first = find_target(one, target)
     second = None if first is None else first.find_in(two, dict(alignment))
     return {
@@ -65,8 +67,8 @@ def minimal_pair(
         "prediction": None if first is None else first.prediction(),
         "other_prediction": None if second is None else second.prediction(),
         "vectors": round_values(vectors),
-        "attention": round_values(distances.mean(-1)),
-        "attention_pieces": round_values(distances.mean(1)),
+        "attention": attention,
+        "attention_pieces": attention_of_pieces,
     }
 
 

@@ -39,6 +39,7 @@ def describe(model: Model, name: str | None = None) -> dict[str, Any]:
         "pairs": takes_pairs(model),
         "second_text": can_take_pairs(model),
         "compares": model.sentence is not None,
+        "document_prompt": model.sentence and model.sentence.prompt_name("document"),
         "checkpoints": [*_checkpoint_steps(model)],
         "views": {
             view: None if (error := view_error(model, view, name)) is None else str(error)

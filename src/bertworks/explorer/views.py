@@ -196,6 +196,7 @@ def steps(
         "pieces": inputs.pieces,
         "hidden_size": encoder.config.hidden_size,
         "shown": _NUMBERS,
+        "position_offset": encoder.config.position_offset,
         "embeddings": [
             {
                 "name": name,

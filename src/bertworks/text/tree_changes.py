@@ -160,7 +160,10 @@ def _kind(tree: dict[str, Any]) -> str:
     is_bytes = '"ByteLevel"' in json.dumps(tree["pre_tokenizer"])
     if model["type"] == "Unigram" or (model["type"] == "BPE" and is_bytes):
         return str(model["type"])
-    raise DataError("only WordPiece, byte-level BPE and Unigram vocabularies can be changed")
+    raise DataError(
+        f"this {model['type']} tokenizer cannot be changed: only those of BERT, byte-level BPE and "
+        "Unigram can"
+    )
 
 
 def _forms(library: tokenizers.Tokenizer, word: str, *, where: str) -> list[str]:

@@ -107,6 +107,8 @@ def finetune_grid(
     """
     kind = find_labelled_task(task)
     space = Space.parse(grid, settings_of(kind), settings)
+    if jobs is not None and (not isinstance(jobs, int) or jobs < 1):
+        raise SettingsError(f"jobs={jobs} is not a number of runs", fix="Give 1 or more.")
     seed_numbers, computes_on = seed_list(seeds), pick_device(device)
     places = slots(computes_on, jobs)
     _check_arguments(model, dev, space, settings, places)

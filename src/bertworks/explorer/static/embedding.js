@@ -3,9 +3,12 @@ import { getModelSource } from "./calls.js";
 import { formatLink } from "./links.js";
 import { h } from "./ui/dom.js";
 
-// Vectors of length 1.
-export const embedTexts = (ctx, texts, signal) =>
-  ctx.post("/embed", { inputs: texts, normalize: true }, signal);
+// Vectors of length 1; the name of a prompt is optional.
+export const embedTexts = (ctx, texts, signal, promptName = null) =>
+  ctx.post("/embed", { inputs: texts, normalize: true, prompt_name: promptName }, signal);
+
+// The request for the vector of a query, which may have a prompt or a model of its own.
+export const queryRequest = (query) => ({ texts: [query], is_query: true, normalize: true });
 
 // For a model that was not trained to compare texts: links to models that were.
 export function comparisonNotice(ctx) {

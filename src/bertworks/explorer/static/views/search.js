@@ -1,7 +1,7 @@
 // The pasted texts that are nearest to a query.
 import { callExamples, formatLoading, formatPython, getModelSource } from "../calls.js";
 import { bars } from "../charts/bars.js";
-import { comparisonNotice, embedTexts } from "../embedding.js";
+import { comparisonNotice, embedTexts, queryRequest } from "../embedding.js";
 import { SEARCH } from "../examples.js";
 import { saveButtons } from "../export.js";
 import { inputField } from "../fields.js";
@@ -22,9 +22,12 @@ export function show(root, ctx) {
     if (!texts.length || !query)
       throw new Error("Enter a query, and texts to search, one per line.");
     const vectors = await embedOnce(texts, signal);
-    const [queryVector] = await embedTexts(ctx, [query], signal);
+    const answer = await ctx.post("/encode", queryRequest(query), signal);
     const matches = vectors
-      .map((vector, index) => ({ text: texts[index], value: dotProduct(queryVector, vector) }))
+      .map((vector, index) => ({
+        text: texts[index],
+        value: dotProduct(answer.results[0], vector),
+      }))
       .sort((first, second) => second.value - first.value);
     replaceContent(results, matchBars(matches), searchExamples(ctx, query, texts));
     return `The nearest of ${texts.length}: “${matches[0].text}”`;
@@ -51,12 +54,14 @@ export function show(root, ctx) {
 // The vectors of the last texts are kept while the query changes.
 function createVectorCache(ctx) {
   let [cachedKey, cachedVectors] = [null, null];
+  const embedDocuments = (texts, signal) =>
+    embedTexts(ctx, texts, signal, ctx.model.document_prompt);
   return async (texts, signal) => {
     const key = texts.join("\n");
     if (key !== cachedKey) {
       const vectors = [];
       for (let start = 0; start < texts.length; start += BATCH_SIZE)
-        vectors.push(...(await embedTexts(ctx, texts.slice(start, start + BATCH_SIZE), signal)));
+        vectors.push(...(await embedDocuments(texts.slice(start, start + BATCH_SIZE), signal)));
       [cachedKey, cachedVectors] = [key, vectors];
     }
     return cachedVectors;
@@ -80,11 +85,11 @@ const matchBars = (matches) =>
   );
 
 function searchExamples(ctx, query, texts) {
-  const args = `${formatPython(query)}, ${formatPython(texts)}`;
+  const index = `bertworks.Index.open(model, ${formatPython(texts)})`;
   return callExamples(ctx, {
-    path: "/similarity",
-    body: { inputs: { source_sentence: query, sentences: texts } },
-    python: `${formatLoading(ctx)}model.similarity(${args})`,
+    path: "/encode",
+    body: queryRequest(query),
+    python: `${formatLoading(ctx)}${index}.search([${formatPython(query)}])`,
     files: { "texts.txt": texts },
     verb: "search",
     args: [getModelSource(ctx), "texts.txt", query],

@@ -113,8 +113,8 @@ function pieceViews(ctx, answer) {
 const quoteToken = ({ pieces }, position) => `“${pieces.tokens[position].token}”`;
 
 function embeddingTable(answer, position) {
-  const { id, position: row, segment } = answer.pieces.tokens[position];
-  const tableRows = { word: id, position: row, segment };
+  const { id, position: place, segment } = answer.pieces.tokens[position];
+  const tableRows = { word: id, position: place + answer.position_offset, segment };
   const labels = { sum: "= sum", norm: "→ normalised", projection: "→ projected" };
   return vectorTable(
     `The embeddings of ${quoteToken(answer, position)}`,
