@@ -123,7 +123,8 @@ def _load(
     config, raw = read_config(directory)
     if hidden_act is not None:
         config = config.with_values(hidden_act=hidden_act)
-    tokenizer = load_tokenizer(directory, config, lowercase=lowers_case(whole_directory, route))
+    parts = _directory_of_parts(whole_directory, peft_directory)
+    tokenizer = load_tokenizer(directory, config, lowercase=lowers_case(parts, route))
     family = family_of(config)
     tensors, dropped_tensors, adapter_name = _read_tensors(
         directory, adapter, peft_directory, family, raw, name
@@ -131,7 +132,7 @@ def _load(
     original_colbert = read_original_colbert(directory, raw, tensors)
     check_geometry(config, tensors, family, name)
     task_file = read_task(directory)
-    limit = read_limit(directory, whole_directory, config, route)
+    limit = read_limit(directory, parts, config, route)
     checkpoint = PublishedCheckpoint(raw, config, family, tensors, tokenizer, limit)
     loaded_task = find_task(task, task_file, checkpoint, directory, whole_directory, where=name)
 
@@ -151,7 +152,7 @@ def _load(
         # A task's constants are in no file.
         network = build()
     has_parts = family is not STATIC and original_colbert is None
-    encoder = read_sentence_encoder(whole_directory, route) if has_parts else None
+    encoder = read_sentence_encoder(parts, route) if has_parts else None
     modules = None if encoder is None else _load_modules(encoder)
     own_modules = network.vector_modules if isinstance(network, Network) else None
     if own_modules is not None and modules is not None:  # which are in files of their own
@@ -163,6 +164,7 @@ def _load(
         name,
         allow_non_finite=allow_non_finite,
         unused_heads=task_file.heads if task_file is not None and loaded_task is None else (),
+        is_encoder_alone=task == "encoder",
     )
     report = replace(report, dropped_tensors={**report.dropped_tensors, **dropped_tensors})
     if report.new_tensors:
@@ -187,6 +189,13 @@ def _load(
     if model.modules is not None:
         model.embedder()  # an error in the files is shown now
     return model
+
+
+def _directory_of_parts(whole_directory: Path, peft_directory: Path | None) -> Path:
+    """Return the directory with the modules: an adapter's, if sentence-transformers saved it."""
+    if peft_directory is not None and (peft_directory / "modules.json").exists():
+        return peft_directory
+    return whole_directory
 
 
 def _load_modules(encoder: SentenceEncoder) -> VectorModules | None:

@@ -24,6 +24,7 @@ SHARDS = ("pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin"
 REPOSITORIES = {
     "a/both": (*CONFIG, "model.safetensors", "pytorch_model.bin", "tf_model.h5", "model.onnx"),
     "a/shards": (*CONFIG, "pytorch_model.bin.index.json", *SHARDS, "flax_model.msgpack"),
+    "a/trainer": (*CONFIG, "model.safetensors", "checkpoint-500/model.safetensors"),
     "a/keras": (*CONFIG, "tf_model.h5"),
     "a/tensorflow": (
         *("bert_config.json", "vocab.txt", "bert_model.ckpt.index"),
@@ -36,7 +37,7 @@ REPOSITORIES = {
         *("1_Pooling/config.json", "2_Dense/config.json", "2_Dense/pytorch_model.bin"),
     ),
 }
-UNUSED = {"model.onnx", "flax_model.msgpack"}
+UNUSED = {"model.onnx", "flax_model.msgpack", "checkpoint-500/model.safetensors"}
 NOT_FIRST = {"a/both": {"pytorch_model.bin", "tf_model.h5"}}
 MODULES = [
     {"idx": idx, "name": str(idx), "path": path, "type": f"sentence_transformers.models.{kind}"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import peft
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
 from transformers import AutoModelForSequenceClassification
 
 import bertworks as bw
@@ -154,3 +156,37 @@ def test_other_adapters_are_refused(tmp_path: Path, entries: dict[str, Any], mes
         bw.load(folder)
     with pytest.raises(CheckpointError, match="is no adapter"):
         bw.load(tmp_path / "base", base=folder)
+
+
+@pytest.mark.long
+def test_an_adapter_brings_its_sentence_transformers_modules(tmp_path: Path) -> None:
+    folder, _ = write(tmp_path, "FEATURE_EXTRACTION")
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    parts = [
+        {"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for at, (path, kind) in enumerate(modules)
+    ]
+    write_json(folder / "modules.json", parts)
+    (folder / "1_Pooling").mkdir()
+    pooling = {"word_embedding_dimension": geometry("bert").hidden_size}
+    pooling |= {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
+    write_json(folder / "1_Pooling" / "config.json", pooling)
+    entries = {"prompts": {"query": "a "}, "similarity_fn_name": "dot"}
+    write_json(folder / "config_sentence_transformers.json", entries)
+    for file in (tmp_path / "base").glob("*to*"):
+        if file.suffix in (".json", ".txt"):
+            shutil.copy(file, folder)
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    model = bw.load(folder, device="cpu")
+    assert model.similarity_function == theirs.similarity_fn_name == "dot"
+    expected = theirs.encode(TEXTS, normalize_embeddings=False)
+    np.testing.assert_allclose(model.embed(TEXTS, precision="fp32"), expected, atol=1e-5)
+    expected = theirs.encode(TEXTS, prompt_name="query")
+    actual = model.embed(TEXTS, is_query=True, precision="fp32")
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+def test_adapters_of_other_libraries_are_refused(tmp_path: Path) -> None:
+    write_json(tmp_path / "adapter_config.json", {"model_name": "base", "version": "3.1.1"})
+    with pytest.raises(CheckpointError, match="there is no peft_type: it is no adapter of peft"):
+        bw.load(tmp_path)

@@ -21,6 +21,7 @@ from bertworks.checkpoints.sentence_settings import SentenceSettings
 from bertworks.checkpoints.static import static_config
 from bertworks.errors import BertworksError, BertworksWarning, CheckpointError, DataError
 from bertworks.model import Model
+from bertworks.serving.models import Models
 from bertworks.text.static_tokenizer import to_static
 from bertworks.text.tokenizer import Tokenizer as OurTokenizer
 
@@ -163,6 +164,8 @@ def test_sentence_transformers_files_give_its_vectors(
     texts = [*TEXTS[:3], NOTHING_KNOWN]  # unknown pieces count here
     model = bw.load(tmp_path / "m")
     assert np.array_equal(model.embed(texts), theirs.encode(texts))
+    models = Models({"m": str(tmp_path / "m")}, device="cpu")  # without config.json
+    assert models.get().form == "vectors"
     again = bw.load(model.save(tmp_path / "saved"))
     assert np.array_equal(again.embed(texts), theirs.encode(texts))
     assert again.tokenizer.fingerprint == model.tokenizer.fingerprint

@@ -32,8 +32,10 @@ from bertworks.convert.export import write_tensorflow
 from bertworks.errors import CheckpointError, OutputError
 from bertworks.nn.config import EncoderConfig
 from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
+from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.task import PretrainingTask
 from bertworks.text.tokenizer import Tokenizer
+from bertworks.utils.json_files import write_json
 from tests.checkpoints.journeys import PIECES
 from tests.checkpoints.oracles import geometry
 from tests.nn import reference
@@ -471,3 +473,63 @@ def test_sizes_are_the_papers():
     assert (base.num_hidden_layers, base.hidden_size, base.intermediate_size) == (12, 768, 3072)
     with pytest.raises(bw.BertworksError, match="The nearest valid name is 'large'"):
         EncoderConfig.from_size("larg")
+
+
+def test_maps_of_tinybert_are_not_read(tmp_path):
+    def add(tensors):
+        tensors |= {f"fit_denses.{n}.weight": torch.ones(2, 2) for n in range(2)}
+        tensors["fit_dense.bias"] = torch.ones(2)
+
+    model = bw.load(save_edited(tmp_path, add), device="cpu")
+    dropped = [name for name in model.report.dropped_tensors if name.startswith("fit_")]
+    assert sorted(dropped) == ["fit_dense.bias", "fit_denses.0.weight", "fit_denses.1.weight"]
+
+
+@pytest.mark.parametrize("backend", ["torch", "native"])
+def test_encoder_is_read_alone_next_to_unknown_tensors(tmp_path, backend):
+    folder = save_edited(tmp_path, lambda t: t.update({"crf.transitions": torch.ones(2, 2)}))
+    (folder / "bertworks.json").unlink()
+    with pytest.raises(CheckpointError, match=r"'crf\.transitions' is not known.*--task encoder"):
+        bw.load(folder, backend=backend)
+    model = bw.load(folder, task="encoder", device="cpu")
+    assert model.report.dropped_tensors["crf.transitions"].startswith("not of the encoder")
+    np.testing.assert_array_equal(model.embed("a b"), tiny().embed("a b"))
+
+
+def test_labels_may_be_numbers(tmp_path):
+    tiny("classification").save(tmp_path)
+    (tmp_path / "bertworks.json").unlink()
+    file = tmp_path / "config.json"
+    write_json(file, {**json.loads(file.read_text()), "id2label": {"0": 0, "1": 5}})
+    for backend in ("torch", "native"):
+        assert bw.load(tmp_path, backend=backend).labels == ("0", "5")
+
+
+def test_masked_words_are_not_predicted_by_the_head_of_a_generator(tmp_path):
+    """DeBERTa v3's files hold the discriminator's encoder with the heads of both networks."""
+    tokenizer = Tokenizer.from_vocabulary(PIECES)
+    config = geometry("deberta-v2", vocab_size=len(PIECES))
+    task = PretrainingTask(tokenizer, InstanceSettings(format="full-sentences"), max_length=40)
+    bw.Model(tokenizer, task, task.network(config).eval()).save(tmp_path)
+    (tmp_path / "bertworks.json").unlink()
+    assert bw.load(tmp_path, device="cpu").task.name == "pretraining"
+    tensors, width = load_file(tmp_path / "model.safetensors"), config.hidden_size
+    for name, rows in (("dense", width), ("classifier", 1)):
+        tensors[f"mask_predictions.{name}.weight"] = torch.zeros(rows, width)
+        tensors[f"mask_predictions.{name}.bias"] = torch.zeros(rows)
+    for part in ("weight", "bias"):
+        tensors[f"mask_predictions.LayerNorm.{part}"] = torch.ones(width)
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    assert bw.load(tmp_path, device="cpu").task.name == "replaced-tokens"
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [("mean", "mean"), ("bos", "cls"), ("late", "late")])
+def test_pooling_of_eurobert_by_its_authors_name(theirs, ours, tmp_path):
+    model = bw.Model.fresh(
+        geometry("eurobert", vocab_size=len(PIECES)), Tokenizer.from_vocabulary(PIECES)
+    )
+    model.save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config.pop("classifier_pooling", None)
+    write_json(tmp_path / "config.json", {**config, "clf_pooling": theirs})
+    assert bw.load(tmp_path, device="cpu").config.classifier_pooling == ours

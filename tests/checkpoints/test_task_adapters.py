@@ -20,6 +20,7 @@ import bertworks as bw
 from bertworks.analysis.retrieval.index import Index
 from bertworks.cli import app
 from bertworks.errors import BertworksWarning, CheckpointError
+from bertworks.loading import use
 from bertworks.serving.models import Models
 from bertworks.utils.json_files import write_json
 from tests.checkpoints.journeys import PIECES, saved_by_them
@@ -144,6 +145,15 @@ def test_the_base_weights_are_loaded_without_an_adapter(tmp_path: Path) -> None:
     np.testing.assert_allclose(vectors, means(base, TEXTS), atol=1e-5)
     assert model.report is not None
     assert low_rank.keys() <= model.report.dropped_tensors.keys()
+
+
+def test_verbs_use_a_model_with_adapters_inside_its_weights(tmp_path: Path) -> None:
+    write_published(tmp_path)
+    with pytest.warns(BertworksWarning, match="loaded without an adapter"):
+        expected = bw.load(tmp_path, device="cpu").embed("a b")
+    with pytest.warns(BertworksWarning, match="loaded without an adapter"):
+        actual = use(tmp_path, lambda model: model.embed("a b"))
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
 
 
 def test_prompts_of_sentence_transformers_count(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from bertworks.analysis.retrieval.index import Index
 from bertworks.errors import BertworksError, CheckpointError, DataError, SettingsError
 from bertworks.inference.merging import merge
 from bertworks.inference.token_vectors import TokenVectors
+from bertworks.loading import use
 from bertworks.serving.client import Client, ServerError
 from bertworks.text.wordpiece import WordPieceDefinition
 from bertworks.utils.json_files import write_json
@@ -263,6 +264,14 @@ def test_end_of_a_text_is_kept_if_the_tokenizer_truncates_on_the_left(colbert: P
             model.embed("a b c d e f g", max_seq_length=7, **options),
             model.embed("d e f g", max_seq_length=7, **options),
         )
+
+
+@pytest.mark.parametrize("layout", ["original", "pylate"])
+def test_verbs_use_every_layout(tmp_path: Path, layout: str) -> None:
+    folder = write(tmp_path / "theirs", layout=layout)
+    (expected,) = bw.load(folder, device="cpu").embed(["a b"])
+    (actual,) = use(folder, lambda model: model.embed(["a b"]))
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
 
 
 def test_original_model_without_its_metadata_is_read_with_a_warning(tmp_path: Path) -> None:

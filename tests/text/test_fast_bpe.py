@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -170,3 +171,14 @@ def test_esm_is_read_as_in_transformers(tmp_path):
     assert tokenizer.mask_id not in tokenizer.encode("M<mask>K").input_ids
     (segment,) = tokenizer.segments(["M K<null_1>"])
     assert segment.offsets.tolist() == [[0, 1], [2, 3], [3, 11]]
+
+
+def test_added_pieces_outside_the_vocabulary_are_refused(directory, tmp_path):
+    shutil.copytree(directory, tmp_path / "m")
+    last = len(Tokenizer.load(directory).definition.pieces)
+    file = tmp_path / "m" / "added_tokens.json"
+    file.write_text(json.dumps({"<mask>": last - 1}))
+    assert Tokenizer.load(file.parent).vocab_size == last
+    file.write_text(json.dumps({"<mask>": last - 1, "<e1>": last}))
+    with pytest.raises(DataError, match="the added piece '<e1>' is not in vocab"):
+        Tokenizer.load(file.parent)

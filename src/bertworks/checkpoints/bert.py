@@ -65,7 +65,10 @@ BERT = Family(
     },
     convert_config=_convert_bert_config,
     extra=lambda config: {"is_decoder": config.attention == "causal"},
-    unused_tensors=unused_tensors("bert.", "cls"),
+    unused_tensors=(
+        *unused_tensors("bert.", "cls"),
+        (r"fit_dense(s\.\d+)?\.(weight|bias)", "a map of TinyBERT's distillation"),
+    ),
 )
 
 

@@ -18,6 +18,8 @@ _QUERY_KEY_VALUE = "encoder.layers.{}.attention.query_key_value"
 
 def _convert_config(raw: dict[str, Any]) -> dict[str, Any]:
     values = flatten_rope(raw)
+    if "clf_pooling" in values:  # as the authors' own code names it
+        values["classifier_pooling"] = values.pop("clf_pooling")
     if values["classifier_pooling"] == "bos":
         values["classifier_pooling"] = "cls"
     if values.get("num_key_value_heads") == values["num_attention_heads"]:

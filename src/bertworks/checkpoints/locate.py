@@ -21,7 +21,12 @@ _HUB_FILES = (  # * matches / too
     *("*.json", "*.txt", "*.model", "*.codes", "artifact.metadata", "README.md", "LICENSE*"),
 )
 _WEIGHTS = ("*.safetensors", "adapter_model.bin", "*/pytorch_model.bin")
-_OTHER_WEIGHTS = (("pytorch_model*.bin",), ("tf_model*.h5",), ("*.index", "*.data-*"))
+_NO_WEIGHTS = ("checkpoint-*/*",)  # those of a Trainer's checkpoints
+_OTHER_WEIGHTS = (
+    ("pytorch_model.bin", "pytorch_model-*.bin"),
+    ("tf_model*.h5",),
+    ("*.index", "*.data-*"),
+)
 """Files that are downloaded if the encoder has no weights of those before them."""
 
 
@@ -101,7 +106,8 @@ def _download(name: str, *, weights: bool) -> Path:
 
     files = [*_HUB_FILES, *(_WEIGHTS if weights else ())]
     try:
-        directory = Path(snapshot_download(name, allow_patterns=files))
+        ignored = [*_NO_WEIGHTS]
+        directory = Path(snapshot_download(name, allow_patterns=files, ignore_patterns=ignored))
         if not weights or is_adapter(directory):
             return directory
         encoder = transformer_directory(directory)

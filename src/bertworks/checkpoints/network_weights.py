@@ -20,7 +20,7 @@ from ..nn.quantization import InputCodes, compute_row_scales
 from .family import Family
 from .heads import is_published, may_be_new, may_differ
 from .keymap import KeyMap, Rule
-from .weight_files import INPUTS, SHIFT
+from .weight_files import ENCODER_FIX, INPUTS, SHIFT
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ def load_weights(
     *,
     allow_non_finite: bool = False,
     unused_heads: Collection[str] = (),
+    is_encoder_alone: bool = False,
 ) -> LoadReport:
     """Load a checkpoint's tensors into a network.
 
@@ -55,6 +56,7 @@ def load_weights(
         allow_non_finite: whether a tensor may hold NaN or infinity; the report then lists it.
         unused_heads: the checkpoint's heads without published names, which the network need not
             have.
+        is_encoder_alone: whether the user asked for the encoder alone: all else is dropped.
 
     Raises:
         CheckpointError: a tensor of the encoder is missing, one has another shape or type, one
@@ -97,6 +99,8 @@ def load_weights(
     drop_reasons = {
         name: "the head of another task"
         if name.partition(".")[0] in unused_heads
+        else "not of the encoder, which alone is read"
+        if is_encoder_alone and not name.startswith(family.prefix)
         else _drop_reason(name, tensors, tied, family, where)
         for name in tensors
         if name not in used_names
@@ -217,12 +221,12 @@ def _drop_reason(
             raise CheckpointError(
                 f"the tensor {name!r} is not {tied[name]!r}, to which config.json ties it",
                 where=where,
-                fix="Set tie_word_embeddings to false in config.json.",
+                fix=f"Set tie_word_embeddings to false in config.json. {ENCODER_FIX}",
             )
         return f"tied to {tied[name]}"
     reason = family.drop_reason(name)
     if reason is None:
-        raise CheckpointError(f"the tensor {name!r} is not known", where=where)
+        raise CheckpointError(f"the tensor {name!r} is not known", where=where, fix=ENCODER_FIX)
     return reason
 
 

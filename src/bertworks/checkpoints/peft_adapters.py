@@ -38,7 +38,9 @@ def base_name(directory: Path) -> str:
     Raises:
         CheckpointError: the file is damaged, or names none.
     """
-    name = read_json(directory / ADAPTER_CONFIG).get("base_model_name_or_path")
+    config = read_json(directory / ADAPTER_CONFIG)
+    _check_kind(config, str(directory / ADAPTER_CONFIG))
+    name = config.get("base_model_name_or_path")
     if not isinstance(name, str) or not name:
         raise CheckpointError(
             "the adapter does not name its base model",
@@ -116,6 +118,8 @@ def merge_adapter(
 
 def _check_kind(config: Mapping[str, Any], where: str) -> None:
     kind = config.get("peft_type")
+    if kind is None:
+        raise CheckpointError("there is no peft_type: it is no adapter of peft", where=where)
     if kind != "LORA":
         raise CheckpointError(
             f"peft_type is {truncate_repr(kind)}, which is not supported",

@@ -22,10 +22,10 @@ from torch import Tensor
 from ..errors import CheckpointError, truncate_repr
 from .locate import ADAPTER_CONFIG
 from .sentence_settings import SentenceSettings
-from .weight_files import read_json
+from .weight_files import PARAMETRIZATIONS, read_json
 
-_ORIGINAL = ".parametrizations.weight.original"
-_LOW_RANK = (".parametrizations.weight.0.lora_A", ".parametrizations.weight.0.lora_B")
+_ORIGINAL = f"{PARAMETRIZATIONS}weight.original"
+_LOW_RANK = (f"{PARAMETRIZATIONS}weight.0.lora_A", f"{PARAMETRIZATIONS}weight.0.lora_B")
 UNUSED = "an adapter, and none was chosen"
 """Why the tensors of adapters inside the weights were dropped."""
 

@@ -13,7 +13,7 @@ from .keras import find_keras_files, read_keras_weights
 from .network_weights import equal_tensors
 from .static import STATIC, read_static_tensors
 from .task_adapters import merge_inner_adapter
-from .weight_files import has_weights, read_json
+from .weight_files import PARAMETRIZATIONS, has_weights, read_json
 from .weights import read_weights
 from .wrappers import remove_wrapper_names
 
@@ -60,7 +60,7 @@ def _merge_adapter(
     tensors: dict[str, Tensor], directory: Path, adapter: str | None
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """See `merge_inner_adapter`, which only reads `config.json` of models that have adapters."""
-    if adapter is None and not any(".parametrizations." in name for name in tensors):
+    if adapter is None and not any(PARAMETRIZATIONS in name for name in tensors):
         return tensors, {}
     return merge_inner_adapter(
         tensors, read_json(directory / "config.json"), adapter, str(directory)

@@ -32,6 +32,13 @@ NewVector: TypeAlias = Callable[[int, type[np.generic]], NDArray[Any]]
 """Makes a vector of a length and a type, with any content: `numpy.empty`, `Blocks.empty`."""
 
 
+PARAMETRIZATIONS = ".parametrizations."
+"""In names of tensors: the model has adapters inside its weights (`task_adapters.py`)."""
+
+ENCODER_FIX = 'To load only the encoder: --task encoder (load(…, task="encoder")).'
+"""How a checkpoint with an unknown head can be used."""
+
+
 def has_weights(directory: Path) -> bool:
     """Whether a directory has weights in safetensors or PyTorch's format."""
     return any(find_weight_files(directory, name) for name in (SAFETENSORS, PYTORCH))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from ..checkpoints.families import family_of
 from ..checkpoints.heads import POOLER, PublishedCheckpoint
+from ..checkpoints.late_interaction import ORIGINAL_CLASS
 from ..checkpoints.locate import is_adapter, locate
 from ..checkpoints.sentence import read_sentence_encoder
 from ..checkpoints.sentence_directory import (
@@ -88,6 +89,8 @@ class NativeModel(TaskModel):
         if static_directory(directory) is not None:
             raise needs_pytorch_error("a static model", where=source)
         config, raw = read_config(directory)
+        if ORIGINAL_CLASS in (raw.get("architectures") or []):
+            raise needs_pytorch_error("late interaction", where=source)
         tokenizer = load_tokenizer(directory, config, lowercase=lowers_case(whole_directory))
         encoder = read_sentence_encoder(whole_directory)
         sentence = None if encoder is None else encoder.settings

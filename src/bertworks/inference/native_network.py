@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checkpoints.heads import MLM, POOLER
-from ..checkpoints.weight_files import FLOATS
+from ..checkpoints.weight_files import ENCODER_FIX, FLOATS
 from ..errors import CheckpointError, needs_pytorch_error
 from ..native.embeddings_and_pooling import NativeEmbeddings
 from ..native.layer import MAPS, NORMS, NativeLayer, NativeLayers
@@ -263,7 +263,8 @@ class NativeNetwork:
             is_head = any(rule.theirs_pattern.fullmatch(name) for rule in rules)
             is_own = name.partition(".")[0] in self._other_heads
             if not is_head and not is_own and family.drop_reason(name) is None:
-                raise CheckpointError(f"the tensor {name!r} is not known", where=self._where)
+                what = f"the tensor {name!r} is not known"
+                raise CheckpointError(what, where=self._where, fix=ENCODER_FIX)
 
 
 def _reopen(

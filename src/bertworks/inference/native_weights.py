@@ -18,6 +18,7 @@ from ..checkpoints.weight_files import (
     CALIBRATED_CODES,
     CODES,
     INPUTS,
+    PARAMETRIZATIONS,
     SAFETENSORS,
     SCALES,
     SHIFT,
@@ -96,7 +97,10 @@ class NativeWeights:
             raise needs_pytorch_error(f"a model without {SAFETENSORS}", where=self.where)
         self._finite_names: set[str] = set()
         self.states = [*map(state_of, self._files)]
-        file_arrays = remove_wrapper_names(list_arrays(self._files), family, self.where)
+        file_arrays = list_arrays(self._files)
+        if any(PARAMETRIZATIONS in name for name in file_arrays):
+            raise needs_pytorch_error("a model with adapters inside its weights", where=self.where)
+        file_arrays = remove_wrapper_names(file_arrays, family, self.where)
         self._file_arrays = {
             family.normalize_tensor_name(name): one for name, one in file_arrays.items()
         }

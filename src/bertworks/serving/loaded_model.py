@@ -74,7 +74,8 @@ class Prompts(NamedTuple):
         entries = read_json(path) if path.is_file() else {}
         if sentence is not None:
             entries |= sentence.entries
-        config = read_json(transformer_directory(directory) / "config.json")
+        file = transformer_directory(directory) / "config.json"
+        config = read_json(file) if file.is_file() else {}
         widths = config.get("matryoshka_dimensions") or entries.get("matryoshka_dimensions") or ()
         return cls(
             dict(entries.get("prompts") or {}),

@@ -9,6 +9,7 @@ from typing import Any
 from ..checkpoints.heads import PublishedCheckpoint
 from ..checkpoints.sentence import read_cross_encoder
 from ..checkpoints.store import TaskFile
+from ..checkpoints.weight_files import ENCODER_FIX
 from ..errors import BertworksError, CheckpointError
 from ..text.tokenizer import Tokenizer
 from . import detect_task, find_task_class, is_registered
@@ -52,7 +53,7 @@ def find_task(
     try:
         return detect_task(checkpoint)
     except BertworksError as error:
-        raise CheckpointError(error.what, where=where, fix=error.fix) from None
+        raise CheckpointError(error.what, where=where, fix=error.fix or ENCODER_FIX) from None
 
 
 def _task_from_file(

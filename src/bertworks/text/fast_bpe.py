@@ -22,6 +22,7 @@ from tokenizers import models, pre_tokenizers
 
 from ..errors import DataError
 from ..utils.regular_files import read_content, read_text_lines
+from .added_pieces import read_added
 from .definition import Definition, Frame, Origin, Roles, Side, check_text
 from .file_names import CODES
 from .special_pieces import named_pieces
@@ -152,6 +153,10 @@ def read_fast_bpe(
         pieces.append(piece)
     if roles.mask is not None and roles.mask not in pieces:
         pieces.append(roles.mask)  # it follows the vocabulary
+    added, where = read_added(file.parent, dict(config))
+    if others := [token.content for token in added if token.content not in pieces]:
+        what = f"the added piece {others[0]!r} is not in {file.name}, which is not supported"
+        raise DataError(what, where=where)
     codes = file.with_name(CODES)
     ranks: dict[tuple[str, str], int] = {}
     for number, line in enumerate(read_text_lines(codes, DataError), 1):

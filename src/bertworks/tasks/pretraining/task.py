@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ...checkpoints.heads import MLM, NSP, POOLER, PublishedCheckpoint
+from ...checkpoints.heads import MLM, NSP, POOLER, RTD, PublishedCheckpoint
 from ...data.rows import Row, Rows
 from ...errors import DataError, SettingsError
 from ...nn.config import EncoderConfig
@@ -139,6 +139,8 @@ class PretrainingTask(Task[PretrainingExample]):
         config, family = checkpoint.config, checkpoint.family
         if not _has_mlm_head(checkpoint) or config.is_transformer_xl != cls.has_two_streams:
             return None
+        if family.has(f"{RTD.name}.dense.weight", checkpoint.tensors):
+            return None  # DeBERTa v3: the head of masked words is its generator's
         pairs: Format = "sentence-order" if config.family == "albert" else "segment-pair"
         has_pairs = family.has(f"{NSP.name}.weight", checkpoint.tensors)
         return cls(
