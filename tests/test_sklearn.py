@@ -124,6 +124,8 @@ def test_dev_is_a_share_of_a_classifiers_texts(directory: str) -> None:
     classifier = TextClassifier(directory, settings={"dev": ROWS})
     with pytest.raises(SettingsError, match="dev is not a share of the texts"):
         classifier.fit(TEXTS, CLASSES)
+    for dev in (None, np.float32(0.2)):
+        assert TextClassifier(directory, settings={"dev": dev})._other_settings() == {"dev": dev}
 
 
 @pytest.mark.long

@@ -134,7 +134,7 @@ def _load(
     task_file = read_task(directory)
     limit = read_limit(directory, parts, config, route)
     checkpoint = PublishedCheckpoint(raw, config, family, tensors, tokenizer, limit)
-    loaded_task = find_task(task, task_file, checkpoint, directory, whole_directory, where=name)
+    loaded_task = find_task(task, task_file, checkpoint, directory, parts, where=name)
 
     def build() -> Network | BareEncoder:
         if loaded_task is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -112,7 +113,7 @@ class _FinetunedEstimator(_TextEstimator):
             earlier run with the same rows and settings is resumed, and any other is an error. In
             cross-validation and searches, leave it out: the clones would share it.
         overwrite: replace an earlier run in the directory.
-        settings: other settings of `finetune`, by name, and `dev` as a share of the texts.
+        settings: other settings of `finetune`, by name, and `dev` (for a classifier, a share).
 
     Attributes:
         model_: the trained model.
@@ -176,7 +177,8 @@ class _FinetunedEstimator(_TextEstimator):
                 `dev` is a table.
         """
         others = dict(self.settings or {})
-        if self._task == "classification" and not isinstance(others.get("dev", 0.1), float):
+        dev = others.get("dev")
+        if self._task == "classification" and dev is not None and not isinstance(dev, Real):
             # The names of classes in a table are not those that training gives them.
             raise SettingsError("settings: dev is not a share of the texts", fix="Give dev=0.1.")
         own = {**self.get_params(deep=False), **self._fixed_settings}

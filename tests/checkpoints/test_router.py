@@ -19,6 +19,7 @@ import bertworks as bw
 from bertworks.analysis.retrieval.index import Index
 from bertworks.convert.model_editing import shrink
 from bertworks.errors import CheckpointError
+from bertworks.serving.models import Models
 from bertworks.utils.json_files import write_json
 from tests.checkpoints.journeys import PIECES, saved_by_them
 from tests.serving.conftest import running
@@ -182,6 +183,17 @@ def test_a_server_compares_queries_with_documents(tmp_path: Path, build: Any) ->
                 np.testing.assert_array_equal(client.similarity(TEXTS[:2], TEXTS), expected)
                 vectors = model.embed(TEXTS, is_query=True, precision="fp32")
                 np.testing.assert_array_equal(client.embed(TEXTS, is_query=True), vectors)
+
+
+def test_a_default_prompt_is_not_that_of_queries_alone(tmp_path: Path) -> None:
+    """Both routes read it from the same file."""
+    router_at_the_end(tmp_path).save(str(tmp_path / "m"))
+    file = tmp_path / "m" / "config_sentence_transformers.json"
+    entries = {"prompts": {"query": "a ", "text": "b "}, "default_prompt_name": "text"}
+    write_json(file, {**json.loads(file.read_text()), **entries})
+    served_model = Models({"m": str(tmp_path / "m")}, device="cpu").get()
+    assert served_model.is_for_queries("query")
+    assert not served_model.is_for_queries("text")
 
 
 def test_a_shared_encoder_is_loaded_once(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ ADAPTER_CONFIG = "adapter_config.json"
 _CONFIGURATIONS = ("config.json", "bert_config.json", "modules.json", ADAPTER_CONFIG)
 """Files of which each model has one: also the original release's, static models', adapters'."""
 _HUB_FILES = (  # * matches / too
-    *("*.json", "*.txt", "*.model", "*.codes", "artifact.metadata", "README.md", "LICENSE*"),
+    *("*.json", "*.txt", "*.model", "*.codes", "artifact.metadata", "README.md"),
 )
 _WEIGHTS = ("*.safetensors", "adapter_model.bin", "*/pytorch_model.bin")
 _NO_WEIGHTS = ("checkpoint-*/*",)  # those of a Trainer's checkpoints
@@ -94,39 +94,36 @@ def locate(name: str | Path, *, weights: bool = True) -> Path:
 
 def _download(name: str, *, weights: bool) -> Path:
     """Download a model's files from the hub, with the weights in one format; or find the copy."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError is its client's
-        GatedRepoError,
-        HFValidationError,
-        HTTPError,
-        RepositoryNotFoundError,
-    )
+    from huggingface_hub import errors, snapshot_download
 
     from .sentence_directory import transformer_directory
+    from .static import static_directory
 
+    # That of its HTTP client, which differs among its versions.
+    http_error: type[Exception] = getattr(errors, "HTTPError", errors.HfHubHTTPError)
     files = [*_HUB_FILES, *(_WEIGHTS if weights else ())]
     try:
         ignored = [*_NO_WEIGHTS]
         directory = Path(snapshot_download(name, allow_patterns=files, ignore_patterns=ignored))
         if not weights or is_adapter(directory):
             return directory
-        encoder = transformer_directory(directory)
-        previous: Sequence[str] = _WEIGHTS[:1]
+        encoder = static_directory(directory) or transformer_directory(directory)
+        previous: Sequence[str] = ("model.safetensors", "model.safetensors.index.json")
         for patterns in _OTHER_WEIGHTS:
             if any(chain.from_iterable(map(encoder.glob, previous))):
                 break
             snapshot_download(name, allow_patterns=[*patterns])
             previous = patterns
         return directory
-    except HFValidationError:
+    except errors.HFValidationError:
         problem = "no such directory here, and not a valid name on the hub"
-    except GatedRepoError:
+    except errors.GatedRepoError:
         what = "the hub gives this model only to those who may use it"
-        fix = "Ask for access on its page; then log in with `hf auth login`, or set HF_TOKEN."
+        fix = "Ask for access on its page; then set HF_TOKEN, or log in with `hf auth login`."
         raise CheckpointError(what, where=name, fix=fix) from None
-    except RepositoryNotFoundError:
+    except errors.RepositoryNotFoundError:
         problem = "no such directory here, and no such model on the hub"
-    except (HTTPError, OSError) as error:
+    except (http_error, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of this machine, such as a full disk
         problem = "no such directory here, and the hub cannot be reached"

@@ -100,7 +100,7 @@ def load_weights(
         name: "the head of another task"
         if name.partition(".")[0] in unused_heads
         else "not of the encoder, which alone is read"
-        if is_encoder_alone and not name.startswith(family.prefix)
+        if is_encoder_alone and not (family.prefix and name.startswith(family.prefix))
         else _drop_reason(name, tensors, tied, family, where)
         for name in tensors
         if name not in used_names

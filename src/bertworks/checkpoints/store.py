@@ -43,7 +43,7 @@ class PublishedSettings(Settings):
     """The settings in a `config.json` that are read in addition to the encoder's."""
 
     architectures: tuple[str, ...] | None = None
-    id2label: dict[int, str | int] | None = None
+    id2label: dict[int, str | int | float] | None = None
     problem_type: str | None = None
     classifier_dropout: float | None = Field(None, ge=0, lt=1)
 

@@ -35,7 +35,10 @@ NewVector: TypeAlias = Callable[[int, type[np.generic]], NDArray[Any]]
 PARAMETRIZATIONS = ".parametrizations."
 """In names of tensors: the model has adapters inside its weights (`task_adapters.py`)."""
 
-ENCODER_FIX = 'To load only the encoder: --task encoder (load(…, task="encoder")).'
+ENCODER_FIX = (
+    "Load only the encoder: --task encoder; or, for commands without that option, save it: "
+    'bertworks.load(…, task="encoder").save(DIR).'
+)
 """How a checkpoint with an unknown head can be used."""
 
 
@@ -182,7 +185,7 @@ def list_weight_files(directory: Path) -> list[Path]:
 
     In each folder, they are of one format.
     """
-    patterns = ("*.safetensors", "pytorch_model*.bin", "*.h5", "*.ckpt.*")
+    patterns = ("*.safetensors", "adapter_model.bin", "pytorch_model*.bin", "*.h5", "*.ckpt.*")
     files: dict[Path, tuple[str, list[Path]]] = {}
     for pattern in patterns:
         for file in directory.rglob(pattern):

@@ -84,8 +84,8 @@ class NativeWeights:
         states: of the files, by which a change is detected.
 
     Raises:
-        CheckpointError: there are no safetensors files, they are damaged, or the encoder in them
-            has another geometry.
+        NeedsPyTorchError: there are no safetensors files, or they hold adapters.
+        CheckpointError: they are damaged, or the encoder in them has another geometry.
     """
 
     def __init__(self, directory: Path, config: EncoderConfig) -> None:

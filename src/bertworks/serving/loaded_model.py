@@ -246,9 +246,11 @@ class LoadedModel:
         query_model = self.model.query_model
         if query_model is None or prompt_name is None:
             return False
-        sentence = query_model.sentence
-        own = None if sentence is None else sentence.entries.get("default_prompt_name")
-        return prompt_name in ("query", own)
+        own, of_documents = (
+            None if one.sentence is None else one.sentence.entries.get("default_prompt_name")
+            for one in (query_model, self.model)
+        )
+        return prompt_name == "query" or (prompt_name == own and own != of_documents)
 
     @property
     def form(self) -> VectorForm:
