@@ -128,7 +128,7 @@ print(json.dumps(answers))
 
 def locate_all(cache: Path, endpoint: str, *names: str) -> dict[str, Any]:
     environment = {"HF_ENDPOINT": endpoint, "HF_HOME": str(cache), "HF_HUB_DISABLE_XET": "1"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", LOCATE_ALL, *names],
         env={**os.environ, "HF_HUB_OFFLINE": "0", **environment},
         cwd=cache,
@@ -136,8 +136,8 @@ def locate_all(cache: Path, endpoint: str, *names: str) -> dict[str, Any]:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    answers: dict[str, Any] = json.loads(done.stdout)
+    assert process.returncode == 0, process.stderr
+    answers: dict[str, Any] = json.loads(process.stdout)
     return answers
 
 

@@ -85,7 +85,7 @@ const matchBars = (matches) =>
   );
 
 function searchExamples(ctx, query, texts) {
-  const index = `bertworks.Index.open(model, ${formatPython(texts)})`;
+  const index = `bw.Index.open(model, ${formatPython(texts)})`;
   return callExamples(ctx, {
     path: "/encode",
     body: queryRequest(query),
