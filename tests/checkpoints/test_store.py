@@ -494,6 +494,10 @@ def test_encoder_is_read_alone_next_to_unknown_tensors(tmp_path, backend):
     model = bw.load(folder, task="encoder", device="cpu")
     assert model.report.dropped_tensors["crf.transitions"].startswith("not of the encoder")
     np.testing.assert_array_equal(model.embed("a b"), tiny().embed("a b"))
+    with pytest.warns(bw.BertworksWarning, match="is not known.*Load only the encoder"):
+        inspection = bw.inspect(folder)
+    assert inspection.task is None
+    assert inspection.dropped_tensors["crf.transitions"].startswith("not of the encoder")
 
 
 def test_labels_may_be_numbers(tmp_path):

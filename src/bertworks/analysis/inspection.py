@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,15 @@ from ..checkpoints.heads import HEADS
 from ..checkpoints.locate import locate, locate_with_adapter
 from ..checkpoints.sentence_directory import lowers_case, transformer_directory
 from ..checkpoints.store import load_tokenizer, read_config, read_task
-from ..errors import BertworksError, NeedsPyTorchError, has_pytorch, needs_pytorch_error
+from ..checkpoints.weight_files import ENCODER_FIX
+from ..errors import (
+    BertworksError,
+    BertworksWarning,
+    CheckpointError,
+    NeedsPyTorchError,
+    has_pytorch,
+    needs_pytorch_error,
+)
 from ..inference.native_network import auto_precision
 from ..loading import load
 from ..native.library import instruction_set
@@ -86,16 +95,17 @@ def inspect(
     description = read_task(directory)
     # A checkpoint never causes an import: of a user's task, only the name is known.
     unknown = description is not None and not is_registered(description.task)
-    task = "encoder" if unknown else None
-    model: Model = load(
-        name,
-        task=task,
-        device="cpu",
-        allow_non_finite=True,
-        base=base,
-        adapter=adapter,
-        backend="torch",
-    )
+    options: dict[str, Any] = {
+        **{"device": "cpu", "backend": "torch", "allow_non_finite": True},
+        **{"base": base, "adapter": adapter},
+    }
+    try:
+        model: Model = load(name, task="encoder" if unknown else None, **options)
+    except CheckpointError as error:
+        if error.fix != ENCODER_FIX:
+            raise
+        warnings.warn(f"{error}", BertworksWarning, stacklevel=2)
+        model = load(name, task="encoder", **options)
     tensors, _ = read_tensors(transformer_directory(directory), family_of(model.encoder.config))
     dtypes = Counter(str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values())
     assert model.report is not None
