@@ -96,15 +96,18 @@ def inspect(
     # A checkpoint never causes an import: of a user's task, only the name is known.
     unknown = description is not None and not is_registered(description.task)
     options: dict[str, Any] = {
-        **{"device": "cpu", "backend": "torch", "allow_non_finite": True},
-        **{"base": base, "adapter": adapter},
+        "device": "cpu",
+        "backend": "torch",
+        "allow_non_finite": True,
+        "base": base,
+        "adapter": adapter,
     }
     try:
         model: Model = load(name, task="encoder" if unknown else None, **options)
     except CheckpointError as error:
         if error.fix != ENCODER_FIX:
             raise
-        warnings.warn(f"{error}", BertworksWarning, stacklevel=2)
+        warnings.warn(str(error), BertworksWarning, stacklevel=2)
         model = load(name, task="encoder", **options)
     tensors, _ = read_tensors(transformer_directory(directory), family_of(model.encoder.config))
     dtypes = Counter(str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values())

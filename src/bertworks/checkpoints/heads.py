@@ -143,8 +143,8 @@ class PublishedCheckpoint:
         (weight,) = self.family.keys.theirs(_output(head))
         outputs = range(self.tensors[weight].shape[0])
         usual = {number: f"LABEL_{number}" for number in outputs}
-        given = self.raw.get("id2label") or usual
-        names = {int(number): str(name) for number, name in given.items()}
+        labels = self.raw.get("id2label") or usual
+        names = {int(number): str(name) for number, name in labels.items()}
         if names.keys() != set(outputs):
             numbers = ", ".join(map(str, sorted(names)))
             raise CheckpointError(

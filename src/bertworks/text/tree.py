@@ -53,6 +53,7 @@ class TreeDefinition(Definition):
         self.library(typed_mask=False, split=False)  # an error in the tree is raised now
 
     def __getstate__(self) -> dict[str, Any]:
+        """Leave out the library's tokenizer, which may have parts that cannot be pickled."""
         return {name: value for name, value in self.__dict__.items() if name != "_usual_library"}
 
     @cached_property

@@ -169,9 +169,7 @@ def _find_wordpiece_frame(tree: dict[str, Any], config: dict[str, Any]) -> Frame
     """
     if tree.get("post_processor") is None:
         return Frame((), (), ()) if config else Frame()
-    model = tree["model"]
-    few = {**model, "vocab": {model["unk_token"]: 0}}  # for speed
-    return find_frame({**tree, "added_tokens": [], "model": few})
+    return find_frame(tree)
 
 
 def vocabulary_text(definition: WordPieceDefinition) -> str:
