@@ -373,7 +373,7 @@ def test_tokenizer_of_the_hub_is_downloaded_without_weights(
     """Its name is taken where a directory is, and no weights are fetched for it."""
     downloads: list[tuple[str, list[str]]] = []
 
-    def download(name: str, *, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
+    def download(name: str, *, allow_patterns: list[str], ignore_patterns: str) -> str:
         del ignore_patterns
         downloads.append((name, allow_patterns))
         return str(world.vocab)

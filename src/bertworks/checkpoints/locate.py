@@ -17,11 +17,10 @@ BUNDLED_MODELS = {"mini": "mini", "mini-sentences": "mini_sentences"}
 ADAPTER_CONFIG = "adapter_config.json"
 _CONFIGURATIONS = ("config.json", "bert_config.json", "modules.json", ADAPTER_CONFIG)
 """Files of which each model has one: also the original release's, static models', adapters'."""
-_HUB_FILES = (  # * matches / too
-    *("*.json", "*.txt", "*.model", "*.codes", "artifact.metadata", "README.md"),
-)
+# * matches / too.
+_HUB_FILES = ("*.json", "*.txt", "*.model", "*.codes", "artifact.metadata", "README.md")
 _WEIGHTS = ("*.safetensors", "adapter_model.bin", "*/pytorch_model.bin")
-_NO_WEIGHTS = ("checkpoint-*/*",)  # those of a Trainer's checkpoints
+_NOT_READ = "checkpoint-*/*"  # of a Trainer
 _OTHER_WEIGHTS = (
     ("pytorch_model.bin", "pytorch_model-*.bin"),
     ("tf_model*.h5",),
@@ -103,8 +102,7 @@ def _download(name: str, *, weights: bool) -> Path:
     http_error: type[Exception] = getattr(errors, "HTTPError", errors.HfHubHTTPError)
     files = [*_HUB_FILES, *(_WEIGHTS if weights else ())]
     try:
-        ignored = [*_NO_WEIGHTS]
-        directory = Path(snapshot_download(name, allow_patterns=files, ignore_patterns=ignored))
+        directory = Path(snapshot_download(name, allow_patterns=files, ignore_patterns=_NOT_READ))
         if not weights or is_adapter(directory):
             return directory
         encoder = static_directory(directory) or transformer_directory(directory)
