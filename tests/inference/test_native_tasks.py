@@ -58,6 +58,9 @@ def _native_code_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The network's frozen form, too, as on a processor with fast bfloat16 but without AMX."""
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     monkeypatch.setattr("bertworks.nn.device.is_fast_at_bfloat16", lambda _: "bf16" in PRECISIONS)
+    monkeypatch.setattr(
+        "bertworks.inference.native_network.is_fast_at_bfloat16", lambda: "bf16" in PRECISIONS
+    )
 
 
 def make_task(name: str, **values: Any) -> Task[Any]:
