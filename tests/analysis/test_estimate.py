@@ -17,6 +17,7 @@ from bertworks.analysis import estimate as module
 from bertworks.analysis.machines import MACHINES
 from bertworks.errors import SettingsError
 from bertworks.nn.device import has_bfloat16
+from bertworks.training.freezing import frozen_parameters
 from bertworks.training.objective import Objective
 from tests import forking
 from tests.analysis.memory_run import measure_run, measure_sharded
@@ -61,6 +62,7 @@ _GEOMETRY = {"num_hidden_layers", "num_attention_heads", "intermediate_size"}
     [
         (),
         ("model.num_hidden_layers=5", "phases=[{max_seq_length: 64}]"),
+        ("model.num_hidden_layers=5", "freeze_layers=3"),
         ("model.family=electra", "objective=replaced_tokens", "instances.format=full-sentences"),
         ("objective=causal", "instances.format=full-sentences"),
         (
@@ -83,7 +85,7 @@ def test_parameters_and_operations_are_those_of_the_network(words: tuple[str, ..
     assert estimate.tokens == settings.steps * estimate.batch
     if objective.network is not objective.models["model"].network:
         return  # PyTorch cannot count where one network's output has no gradient
-    with FlopCounterMode(display=False) as counter:
+    with frozen_parameters(network, settings), FlopCounterMode(display=False) as counter:
         torch.stack(list(network(batch.to(torch.device("cpu"))).values())).sum().backward()
     assert estimate.flops / settings.steps == pytest.approx(counter.get_total_flops(), rel=0.1)
 
@@ -133,6 +135,7 @@ def test_parts_of_memory_follow_the_settings() -> None:
     assert memory("ema=0.99")["optimizer"] == 1.5 * plain["optimizer"]
     assert memory("freeze_layers=1")["gradients"] < plain["gradients"]
     assert memory("freeze_layers=1")["weights"] == plain["weights"]
+    assert memory("freeze_layers=1")["activations"] < 0.8 * plain["activations"]
     assert memory("batch_size=16")["activations"] == pytest.approx(
         2 * plain["activations"], rel=0.2
     )

@@ -25,7 +25,7 @@ from bertworks.reports.charts import Axis, Chart, Curve, draw
 from bertworks.reports.facts import SMOOTHING_WINDOW, RunFacts, charts_of, smooth
 from bertworks.reports.page import label, value
 from bertworks.reports.report import write_evaluation_report, write_report
-from bertworks.runs.run_directory import read_run
+from bertworks.runs.run_directory import RunDirectory, read_run
 from bertworks.settings.base import RUN_FORMAT
 from bertworks.tasks.breakdown import Breakdown
 from bertworks.tasks.summary import DataSummary, SplitSummary
@@ -238,6 +238,21 @@ def test_each_session_is_listed(run: Path) -> None:
     (run / "sessions.jsonl").unlink()
     page = _Page(write_report(run).read_text("utf-8"))
     assert "sessions" not in {given.get("class") for _, given in page.tags}
+
+
+def test_failures_before_the_last_start_are_not_shown(run: Path) -> None:
+    time = "2026-01-02T03:04:05+00:00"
+    start = {"event": "start", "time": time, "step": 0}
+    failure = {"event": "failure", "time": time, "text": "the run learned nothing"}
+    for sessions, is_shown in (
+        ([start, failure], True),
+        ([start, failure, start], False),
+        ([start, start, failure], True),
+    ):
+        _write_lines(run / "sessions.jsonl", sessions)
+        assert (
+            RunFacts.read(RunDirectory(run)).failures == ["the run learned nothing"]
+        ) is is_shown
 
 
 @pytest.mark.parametrize(("count", "every"), [(1, 1), (30, 1), (31, 2), (95, 4)])

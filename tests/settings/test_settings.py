@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from typing import Literal
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
 from bertworks.errors import BertworksError, SettingsError, import_optional
 from bertworks.settings.base import Settings
-from bertworks.settings.yaml_values import dump_yaml
+from bertworks.settings.yaml_values import dump_yaml, load_yaml
 
 pytestmark = pytest.mark.light
 
@@ -46,7 +51,9 @@ def test_written_settings_are_read_again(tmp_path):
     assert Outer.resolve(file) == settings
 
 
-@pytest.mark.parametrize("text", ["1", "yes", "|", " ", "010", "1_0", "#1 String", "a: b", "0x1"])
+@pytest.mark.parametrize(
+    "text", ["", "1", "yes", "|", " ", "010", "1_0", "#1 String", "a: b", "0x1", "[a]"]
+)
 def test_text_is_taken_as_it_is_typed(text):
     class Texts(Outer):
         other: str | None = "other"
@@ -58,6 +65,99 @@ def test_text_is_taken_as_it_is_typed(text):
         "other": None,
         "name": "a",
     }
+
+
+class Prompts(Settings):
+    prompt: str | tuple[str, ...] = "none"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('["query: ", "title: "]', ("query: ", "title: ")),
+        ("[ 'a, b' ]", ("a, b",)),
+        ("[Q] ", "[Q] "),
+        ('["Q"', '["Q"'),
+        ("a, b", "a, b"),
+        ("", ""),
+    ],
+)
+def test_quoted_texts_in_brackets_are_a_list_where_one_is_allowed(
+    text: str, expected: str | tuple[str, ...]
+) -> None:
+    assert Prompts.resolve(None, [f"prompt={text}"]).prompt == expected
+
+
+class Sizes(Settings):
+    count: int = 1
+    rate: float = 1.0
+    layers: tuple[int, ...] = ()
+    level: int | Literal["auto"] | None = None
+    start: bool = False
+    stop: int | bool = False
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("010", 10),
+        ("016", 16),
+        ("08", 8),
+        ("-07", -7),
+        ("1_000", 1000),
+        ("+3", 3),
+    ],
+)
+def test_integers_are_decimal(text: str, expected: int, tmp_path: Path) -> None:
+    file = tmp_path / "numbers.yaml"
+    file.write_text(f"count: {text}\nlayers: [{text}, {text}]\n")
+    for settings in (
+        Sizes.resolve(None, [f"count={text}", f"layers={text},{text}"]),
+        Sizes.resolve(file),
+    ):
+        assert (settings.count, settings.layers) == (expected, (expected, expected))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("1e-4", 1e-4), ("5.", 5.0), (".5E+1", 5.0), ("2", 2.0), ("-0.5", -0.5)]
+)
+def test_rates_have_the_usual_forms(text: str, expected: float, tmp_path: Path) -> None:
+    file = tmp_path / "numbers.yaml"
+    file.write_text(f"rate: {text}\n")
+    assert Sizes.resolve(None, [f"rate={text}"]).rate == expected
+    assert Sizes.resolve(file).rate == expected
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["count=true", "count=yes", "rate=no", "layers=1,yes", "level=on", "count=1:30", "rate=.inf"],
+)
+def test_booleans_and_times_are_no_numbers(word: str) -> None:
+    name = word.partition("=")[0]
+    with pytest.raises(SettingsError, match=f"^{name}"):
+        Sizes.resolve(None, [word])
+
+
+def test_booleans_are_allowed_where_they_are_declared() -> None:
+    settings = Sizes.resolve(None, ["start=yes", "stop=true"])
+    assert settings.start is True and settings.stop is True
+
+
+@given(
+    st.one_of(
+        st.text(st.characters(exclude_categories=["C"]), max_size=8),
+        st.from_regex(r"[-+.]?[0-9_:.eExo+-]{1,8}", fullmatch=True),
+        st.integers(),
+        st.floats(allow_nan=False),
+        st.booleans(),
+        st.none(),
+    )
+)
+def test_written_values_are_read_again_with_their_types(value: object) -> None:
+    text = dump_yaml({"key": value})
+    again = load_yaml(text)["key"]
+    assert (type(again), again) == (type(value), value)
+    assert yaml.safe_load(text)["key"] == value, "also by others"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from bertworks.convert.export import write_onnx
 from bertworks.errors import CheckpointError, SettingsError
 from bertworks.explorer.target_kinds import targets_of
 from bertworks.training.checkpoint import list_checkpoints
+from bertworks.training.objective import with_geometry
 from bertworks.training.pretrain import PretrainResult
 from bertworks.training.recipe import read_recipe
 
@@ -58,6 +59,24 @@ def test_a_resumed_run_ends_with_the_same_bits(prepared_data: Path, tmp_path: Pa
     assert targets_of(model) == []  # the explorer has one stream
     with pytest.raises(CheckpointError, match="two streams"):
         write_onnx(model, tmp_path / "onnx")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [([], 1 / 6), (["masking.unit=span"], 1 / 6), (["masking.mlm_probability=0.15"], 0.15)],
+)
+def test_the_objective_of_a_checkpoint_has_its_settings(
+    words: list[str], expected: float, tmp_path: Path
+) -> None:
+    tokenizer = bw.Tokenizer.from_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
+    size = ["model.size=tiny", "model.hidden_size=16", "model.num_hidden_layers=1"]
+    fresh = read_recipe(None, ["data=x", "steps=1", *XLNET, *size])
+    bw.Model.fresh(fresh.model.config(tokenizer.vocab_size), tokenizer).save(tmp_path / "xlnet")
+    start = ["data=x", "steps=1", f"init_checkpoint={tmp_path / 'xlnet'}"]
+    recipe = with_geometry(read_recipe(None, [*start, "instances.format=full-sentences", *words]))
+    assert recipe.objective == "permutation"
+    assert recipe.masking.mlm_probability == expected
+    assert recipe.model.hidden_size == 16
 
 
 def test_a_recipe_has_the_settings_of_the_objective() -> None:

@@ -20,6 +20,7 @@ from bertworks.tasks.retrieval.settings import RetrievalSettings
 from bertworks.tasks.retrieval.task import RetrievalTask
 from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.finetune import finetune
+from bertworks.training.settings import settings_of
 
 from .letters import GEOMETRY, WORD_PIECES, question_and_answer
 
@@ -45,6 +46,14 @@ def test_directory_of_a_refused_run_is_usable(tmp_path: Path) -> None:
     result = finetune(fresh(), "retrieval", train=ROWS, out=tmp_path, **FAST)
     assert json.loads((tmp_path / "data.json").read_bytes())["train"]["rows"] == len(ROWS)
     assert result.run.settings()["micro_batch_tokens"] is None
+
+
+@pytest.mark.long
+def test_the_settings_of_a_run_are_those_of_another(tmp_path: Path) -> None:
+    run = finetune(fresh(), "retrieval", train=ROWS, out=tmp_path / "a", seed=7, **FAST).run
+    settings = settings_of(RetrievalTask).resolve(run.settings_file, ["seed=8"])
+    assert {key: getattr(settings, key) for key in FAST} == FAST
+    assert (settings.seed, run.settings()["seed"]) == (8, 7)
 
 
 def test_a_task_without_a_head_cannot_begin_with_it(tmp_path: Path) -> None:
@@ -99,6 +108,36 @@ def test_the_pooling_of_a_sentence_encoder_is_inherited(tmp_path: Path) -> None:
         assert more.model.sentence is not None
         assert more.model.sentence.pooling == expected
         assert more.new_parameters == ()
+
+
+@pytest.mark.long
+def test_the_prompts_of_a_sentence_encoder_are_inherited(tmp_path: Path) -> None:
+    prompts = {"query_prompt": "a ", "passage_prompt": "b "}
+    once = finetune(fresh(), "retrieval", train=ROWS, out=tmp_path / "a", **prompts, **FAST)
+    again = load(once.run.model, device="cpu")
+    for name, asked, expected in (("b", {}, "a "), ("c", {"query_prompt": ""}, "")):
+        more = finetune(again, "retrieval", train=ROWS, out=tmp_path / name, **asked, **FAST)
+        saved = load(more.run.model, device="cpu")
+        assert saved.sentence is not None
+        assert saved.sentence.prompt("query") == expected
+        assert saved.sentence.prompt("document") == "b "
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("pooling", "expected"), [("mean", 20.0), ("none", 1.0)])
+def test_the_usual_factor_of_scores_is_that_of_the_vectors(
+    tmp_path: Path, pooling: str, expected: float
+) -> None:
+    settings = {**FAST, "epochs": 1, "pooling": pooling}
+    usual = finetune(fresh(), "retrieval", train=ROWS, out=tmp_path / "a", **settings)
+    named = finetune(
+        fresh(), "retrieval", train=ROWS, out=tmp_path / "b", scale=expected, **settings
+    )
+    losses = [
+        [line["loss"] for line in result.history if line["kind"] == "train"]
+        for result in (usual, named)
+    ]
+    assert losses[0] == losses[1] != []
 
 
 @pytest.mark.long

@@ -70,6 +70,16 @@ def test_operations_are_those_that_pytorch_counts(monkeypatch: pytest.MonkeyPatc
         sum(losses.values()).backward()  # type: ignore[union-attr]
     assert flops_of_batch(network, batch) == pytest.approx(counter.get_total_flops(), rel=0.02)
     assert encoder_flops(config, packed) < flops_of_batch(network, batch) / 3
+    for frozen in (network.encoder.embeddings, network.encoder.layers[0]):
+        frozen.requires_grad_(False)
+    with FlopCounterMode(display=False) as counter:
+        losses = network(batch.to("cpu"))
+        sum(losses.values()).backward()  # type: ignore[union-attr]
+    # Counted, but not computed: the gradients of the first trained layer's input, and of the
+    # head's matrix, which is that of the embeddings.
+    unused = 2 * 3 * 137 * config.hidden_size**2 + 2 * 20 * config.vocab_size * config.hidden_size
+    expected = counter.get_total_flops() + unused
+    assert flops_of_batch(network, batch) == pytest.approx(expected, rel=0.02)
     forward = flops_of_batch(network.requires_grad_(False), batch)
     with FlopCounterMode(display=False) as counter:
         network(batch.to("cpu"))

@@ -143,8 +143,8 @@ def estimate(
         sharded = None
         if settings.sharding == "full" and devices > 1:
             sharded = ShardedMemory.from_network(network)
+        work = _Work.of_run(objective, settings, devices, computes_in)
     parameters = sum(p.numel() for p in network.parameters())
-    work = _Work.of_run(objective, settings, devices, computes_in)
     name = "fp32" if computes_in is None else "bf16"
     if target is None:
         rate, peak = _measure_speed(settings, pick_device(device), computes_in, seconds)

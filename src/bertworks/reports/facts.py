@@ -68,9 +68,14 @@ class RunFacts:
 
     @property
     def failures(self) -> list[str]:
-        """Signs that the run has failed, such as that it learned nothing, and what to try."""
-        texts = (line.get("text") for line in self.sessions if line["event"] == "failure")
-        return list(dict.fromkeys(filter(None, texts)))
+        """Signs that the run has failed, such as that it learned nothing, and what to try.
+
+        Those before the last start are of a run that was extended since.
+        """
+        events = [line["event"] for line in self.sessions]
+        first = max((at for at, event in enumerate(events) if event == "start"), default=0)
+        lines = (line for line in self.sessions[first:] if line["event"] == "failure")
+        return list(dict.fromkeys(filter(None, (line.get("text") for line in lines))))
 
     @property
     def last_step(self) -> int:

@@ -10,9 +10,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -30,6 +37,10 @@ RUN_FORMAT = 6
 
 MAX_INTEGER = 2**53
 """Maximum of an integer without a bound of its own; every format records it exactly."""
+
+
+FINETUNING_INPUTS = ("task", "model", "fingerprint", "train", "dev")
+"""What the `settings.yaml` of a fine-tuning holds beside its settings."""
 
 
 class Need(NamedTuple):
@@ -153,6 +164,17 @@ class Settings(BaseModel):
             return None
         return owner.field(rest) if issubclass(owner, Settings) else owner.model_fields.get(rest)
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _booleans_are_no_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse a boolean for a number, which pydantic would read as 1 or 0."""
+        values = value if isinstance(value, list | tuple) else (value,)
+        if any(isinstance(one, bool) for one in values) and info.field_name is not None:
+            kinds = _kinds_in(cls.model_fields[info.field_name].annotation)
+            if kinds & {int, float} and bool not in kinds:
+                raise ValueError("expected a number, not yes or no")
+        return value
+
     @model_validator(mode="after")
     def _integers_are_bounded(self) -> Self:
         for name, value in self.__dict__.items():
@@ -239,7 +261,12 @@ def _read_settings(path: Path) -> dict[str, Any]:
     from .yaml_values import read_yaml
 
     tree = read_yaml(path)
-    return without_format_version(tree, path) if "format_version" in tree else tree
+    if "format_version" not in tree:
+        return tree
+    tree = without_format_version(tree, path)
+    # The file of a fine-tuning names its inputs, too; a pre-training's `model` is a setting.
+    inputs = FINETUNING_INPUTS if "task" in tree else ()
+    return {key: value for key, value in tree.items() if key not in inputs}
 
 
 def without_format_version(tree: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -326,6 +353,13 @@ def _format_value(value: Any) -> str:
     except ValueError:  # Python converts no integer of more than 4,300 digits
         return "a number of thousands of digits"
     return text if len(text) <= 200 else f"{text[:199]}…"
+
+
+def _kinds_in(annotation: Any) -> set[Any]:
+    """Return the types in a field's type, and those of its literals."""
+    if get_origin(annotation) is Literal:
+        return set(map(type, get_args(annotation)))
+    return {annotation}.union(*map(_kinds_in, get_args(annotation)))
 
 
 def group_in(annotation: Any) -> type[BaseModel] | None:

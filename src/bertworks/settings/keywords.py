@@ -530,7 +530,7 @@ class TaskKeywords(FinetuneKeywords, TableKeywords, total=False):
     prompt_column: str | None
     choice_columns: str | Sequence[str] | None
     first_number: Literal[0, 1] | None
-    scale: float
+    scale: float | None
     symmetric: bool
     margin: float
     dimensions: Sequence[int] | None

@@ -5,6 +5,7 @@ PyYAML is imported by this module alone, and this module where something is read
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -49,6 +50,30 @@ class _Loader(yaml.SafeLoader):
                 keys.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
+    def construct_integer(self, node: yaml.ScalarNode) -> int:
+        return int(str(self.construct_scalar(node)).replace("_", ""))
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML dumper that quotes each text that the loader, or one of YAML 1.1, reads as a number."""
+
+
+# As in YAML 1.2: in 1.1, 010 is 8, 1:30 is 90, and 1e-4 is a text.
+_NUMBERS = {
+    "int": r"[-+]?[0-9][0-9_]*",
+    "float": r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+}
+_TAGS = {f"tag:yaml.org,2002:{kind}": re.compile(f"(?:{it})$") for kind, it in _NUMBERS.items()}
+_Loader.yaml_implicit_resolvers = {
+    first: [pair for pair in pairs if pair[0] not in _TAGS]
+    for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _tag, _pattern in _TAGS.items():
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(_tag, _pattern, list("-+.0123456789"))
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_integer)
+
 
 def load_yaml(text: str) -> Any:
     """Parse a YAML document.
@@ -61,7 +86,7 @@ def load_yaml(text: str) -> Any:
 
 def dump_yaml(tree: Mapping[str, Any]) -> str:
     """Return a mapping as YAML, in its order."""
-    return yaml.safe_dump(dict(tree), sort_keys=False, allow_unicode=True)
+    return yaml.dump(dict(tree), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -93,12 +118,14 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def parse_value(text: str, kind: Any) -> Any:
     """Parse the value that a user types for a setting: text as it is, other types as YAML.
 
-    Lists need no brackets: layers=-2,-1. In those of texts, yes and 1 are texts too.
+    Lists need no brackets: layers=-2,-1. In those of texts, yes and 1 are texts too. Where a text
+    or a list of texts is allowed, ["a", "b"] is a list, and [a] a text.
     """
     has_texts = get_origin(kind) is tuple and str in get_args(kind)
-    if not has_texts and str in (kind, *get_args(kind)):
-        return _parse_text(text)
     is_list = any(get_origin(part) is tuple for part in (kind, *get_args(kind)))
+    if not has_texts and str in (kind, *get_args(kind)):
+        texts = _parse_scalar(text) if is_list and re.match(r"\[\s*[\"']", text) else None
+        return texts if isinstance(texts, list) else _parse_text(text)
     if is_list and text[:1] not in ("[", "~") and text not in ("", "null"):
         if has_texts and not set(text) & set("\"'"):
             return [part.strip() for part in text.split(",")]
@@ -113,17 +140,12 @@ def _parse_scalar(text: str) -> Any:
         raise SettingsError(f"{text}: {error.problem}") from None
     except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: a date such as 2001-99-99
         return text
-    if isinstance(value, str):  # YAML 1.1 reads 1e-4, without a point, as text
-        try:
-            return float(value)
-        except ValueError:
-            return value
     return value
 
 
 def _parse_text(text: str) -> str | None:
-    """Return text as typed, but without YAML's quotes, and None for YAML's null."""
-    if text in ("", "~", "null"):
+    """Return text as typed, but without YAML's quotes, and None for `~` and `null`."""
+    if text in ("~", "null"):
         return None
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         try:

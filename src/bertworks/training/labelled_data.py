@@ -21,8 +21,9 @@ from ..runs.run_files import read_data
 from ..tasks.dev_share import Dev, DevShare, check_share
 from ..tasks.example import LabelledExample
 from ..tasks.gold import GoldRows
-from ..tasks.labelled import LabelledTask, TaskSettings
+from ..tasks.labelled import LabelledTask
 from ..tasks.summary import DataSummary
+from ..tasks.task_settings import TaskSettings
 from ..text.tokenizer import Tokenizer
 from ..utils.json_files import write_json
 from ..utils.progress import Progress

@@ -215,7 +215,9 @@ def with_geometry(settings: PretrainSettings) -> PretrainSettings:
             objective = {"objective": "causal"}
         elif config.is_transformer_xl:
             objective = {"objective": "permutation"}
-    return settings.with_values(model=model, **objective)
+    # An objective has defaults of its own for settings that were not given.
+    own_values = settings.model_dump(exclude_unset=bool(objective))
+    return PretrainSettings.parse({**own_values, "model": model, **objective})
 
 
 def check_shapes(settings: PretrainSettings) -> None:

@@ -5,6 +5,7 @@ The speed of a run is given as a share of the peak, which is comparable between 
 
 from __future__ import annotations
 
+import statistics
 import time
 
 import numpy as np
@@ -62,23 +63,37 @@ def synchronize(device: torch.device | str) -> None:
 def flops_of_batch(network: nn.Module, batch: Batch) -> float:
     """Return the floating-point operations of a batch's matrix products, forward and backward.
 
-    A product of `[m, k]` and `[k, n]` takes 2mkn operations, and its backward pass twice as many.
-    A part without trainable parameters, such as a teacher, has no backward pass. The count includes
-    each encoder's layers, attention (with the length of each sequence), and a language-model head
-    at the predicted positions. Other heads are negligible.
+    A product of `[m, k]` and `[k, n]` takes 2mkn operations, and its backward pass twice as many:
+    for the gradients of its input, unless nothing below is trained, and for those of its weights,
+    unless they are frozen. The count includes each encoder's layers, attention (with the length of
+    each sequence), and a language-model head at the predicted positions. Other heads are
+    negligible.
     """
     total = 0.0
     for module in network.modules():
         if isinstance(module, Encoder):
-            forward = encoder_flops(module.config, batch.packed)
+            total += _num_passes(module) * encoder_flops(module.config, batch.packed)
         elif isinstance(module, MLMHead):
             matrices = sum(part.numel() for part in module.parameters() if part.ndim == 2)
             forward = 2.0 * (batch.counts.get("mlm", 0) + batch.counts.get("lm", 0)) * matrices
-        else:
-            continue
-        is_trained = any(parameter.requires_grad for parameter in module.parameters())
-        total += (3 if is_trained else 1) * forward
+            total += (3 if _is_trained(module) else 1) * forward
     return total
+
+
+def _num_passes(encoder: Encoder) -> float:
+    """Return the mean number of passes through a layer, forward and backward."""
+    lowest, *layers = encoder.parts
+    is_trained, passes = _is_trained(lowest), []
+    for layer in layers:
+        is_trained = is_trained or _is_trained(layer)
+        matrices = [part for part in layer.parameters() if part.ndim == 2]
+        num_trained = sum(part.numel() for part in matrices if part.requires_grad)
+        passes.append(1 + is_trained + num_trained / sum(part.numel() for part in matrices))
+    return statistics.fmean(passes) if passes else 0.0
+
+
+def _is_trained(part: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in part.parameters())
 
 
 def encoder_flops(config: EncoderConfig, packed: Packed) -> float:

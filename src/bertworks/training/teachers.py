@@ -28,9 +28,10 @@ from ..runs.run_directory import TEACHER_VECTORS, RunDirectory
 from ..tasks.classification import ClassificationSettings, ClassificationTask
 from ..tasks.distilled_classification import DistilledTask
 from ..tasks.example import LabelledExample
-from ..tasks.labelled import LabelledTask, TaskSettings
+from ..tasks.labelled import LabelledTask
 from ..tasks.retrieval.distillation import StudentTask, principal_axes
 from ..tasks.retrieval.settings import RetrievalSettings
+from ..tasks.task_settings import TaskSettings
 from ..tasks.texts import TEXTS
 from ..text.tokenizer import Tokenizer
 from ..utils.formatting import format_count

@@ -392,7 +392,7 @@ def test_sparse_losses_are_equal_to_those_of_sentence_transformers(loss: str) ->
     own = network(batch)["retrieval"] / count
     assert own.item() == pytest.approx(total.item(), rel=1e-6)
     assert not task.additive
-    assert task.settings.scale == (2.0 if loss == "in-batch" else 1.0)
+    assert task.settings.score_scale == (2.0 if loss == "in-batch" else 1.0)
     with pytest.raises(SettingsError, match="sparse vectors are trained with in-batch"):
         task_of(loss="cosent", score_column="s", pooling="splade-max")
     with pytest.raises(SettingsError, match="without sparse vectors"):

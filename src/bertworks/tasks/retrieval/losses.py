@@ -40,7 +40,7 @@ def loss_sum(
         # Regression objective of Reimers and Gurevych (2019), "Sentence-BERT", §3.
         return (cosines - labels).square().sum()
     similarities = angle_similarities(queries, positives) if loss == "angle" else cosines
-    return cosent_loss_sum(similarities, labels, scale=settings.scale)
+    return cosent_loss_sum(similarities, labels, scale=settings.score_scale)
 
 
 def score_loss_sum(
@@ -54,7 +54,7 @@ def score_loss_sum(
         scores: cosines, inner products, or those of `max_similarities`.
         settings, targets: as in `loss_sum`.
     """
-    loss, scaled_scores = settings.loss, settings.scale * scores
+    loss, scaled_scores = settings.loss, settings.score_scale * scores
     if loss == "in-batch":
         return in_batch_loss_sum(
             scaled_scores, targets["is_excluded"], symmetric=settings.symmetric

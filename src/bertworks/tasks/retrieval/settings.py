@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from ...settings.base import Need
 from ...settings.pooling import NO_POOLING, SPLADE_POOLINGS, RetrievalPooling
-from ..labelled import TaskSettings, has_no_teacher
+from ..task_settings import TaskSettings, has_no_teacher
 
 Loss = Literal["in-batch", "triplet", "margin-mse", "kl", "cosine", "cosent", "angle"]
 """The loss that vectors are trained with; see `losses`.
@@ -75,12 +75,12 @@ class RetrievalSettings(TaskSettings):
         ),
     )
 
-    scale: float = Field(
-        20.0,
+    scale: float | None = Field(
+        None,
         gt=0,
         le=10_000,
         description="factor of cosines in a loss that is not of cosines themselves; one over the "
-        "temperature; if omitted, 1 for sparse vectors and late interaction",
+        "temperature; if omitted 20, or 1 for sparse vectors and late interaction",
     )
     symmetric: bool = Field(
         False, description="in-batch: also find each passage's query; the loss is the mean of both"
@@ -232,6 +232,13 @@ class RetrievalSettings(TaskSettings):
     def is_late(self) -> bool:
         """Whether texts are compared by the vectors of their tokens (late interaction)."""
         return self.pooling == NO_POOLING
+
+    @property
+    def score_scale(self) -> float:
+        """The factor of scores in a loss: `scale`, or the usual one of such vectors."""
+        if self.scale is not None:
+            return self.scale
+        return 20.0 if self.has_cosines else 1.0
 
     @property
     def has_cosines(self) -> bool:
