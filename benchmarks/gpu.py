@@ -38,6 +38,7 @@ from bertworks.nn.config import EncoderConfig
 from bertworks.nn.device import autocast_to
 from bertworks.nn.encoder_graphs import TrainingGraphs
 from bertworks.packed import Batch, Packed
+from bertworks.tasks.classification import ClassificationSettings
 from bertworks.tasks.network import Network
 from bertworks.tasks.pretraining.network import PretrainingNetwork
 from bertworks.tasks.text_network import ClassificationNetwork
@@ -319,7 +320,9 @@ def measure_size(size: str, lengths: list[int], tokens: int, card: Card) -> Iter
 def measure_fine_tuning(name: str, config: EncoderConfig, card: Card) -> Iterator[Result]:
     """Steps of a classifier: about 32 rows of up to 128 tokens."""
     with torch.device(card.device):
-        network = ClassificationNetwork(config, NUM_LABELS)
+        network = ClassificationNetwork(
+            config, ClassificationSettings(labels=tuple(map(str, range(NUM_LABELS))))
+        )
     peer = make_peer("BertForSequenceClassification", config, card)
     batch = labelled_batch(make_pack(draw_lengths(2250, 128, True), config.vocab_size))
     for one in measure_steps(network, peer, batch, card):

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -112,6 +113,11 @@ class Layout:
     def last_tokens(self) -> Int64[Array, " sequences"]:
         """The index of each sequence's last token."""
         return _to_int64(self.cu_seqlens[1:]) - 1
+
+    @property
+    def slices(self) -> list[slice]:
+        """The tokens of each sequence."""
+        return [slice(*edges) for edges in pairwise(self.on_host.cu_seqlens.tolist())]
 
     @cached_property
     def on_host(self: LayoutT) -> LayoutT:

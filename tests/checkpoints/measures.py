@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.nn.device import autocast_to
 from bertworks.packed import Batch
+from bertworks.tasks.classification import ClassificationSettings
 from bertworks.tasks.pretraining.network import PretrainingNetwork
 from bertworks.tasks.text_network import ClassificationNetwork
 
@@ -90,7 +91,12 @@ def masked_lm(family: str, dtype: torch.dtype, **values: Any) -> Pair:
 def classifier(family: str, dtype: torch.dtype, **values: Any) -> Pair:
     config = geometry(family, **values)
     theirs = oracles.theirs_of(config, "classification", dtype, num_labels=3)
-    return oracles.pair(ClassificationNetwork(config, 3), theirs, config, dtype)
+    return oracles.pair(
+        ClassificationNetwork(config, ClassificationSettings(labels=("a", "b", "c"))),
+        theirs,
+        config,
+        dtype,
+    )
 
 
 def outputs(family: str, dtype: torch.dtype, **values: Any) -> float:

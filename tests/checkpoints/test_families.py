@@ -19,6 +19,7 @@ from bertworks.nn.config import EncoderConfig
 from bertworks.nn.encoder import BareEncoder, Encoder
 from bertworks.nn.layers import ACTIVATIONS, GroupedLinear
 from bertworks.packed import Batch
+from bertworks.tasks.classification import ClassificationSettings
 from bertworks.tasks.pretraining.discriminator import DiscriminatorNetwork
 from bertworks.tasks.pretraining.network import PretrainingNetwork
 from bertworks.tasks.text_network import ClassificationNetwork
@@ -137,7 +138,9 @@ def test_classifier_adds_the_loss_of_next_pieces(dtype):
     """GPT's auxiliary objective (Radford et al. 2018, §3.2, equation 5)."""
     config = geometry("openai-gpt")
     theirs = oracles.theirs_of(config, "classification", dtype, num_labels=3)
-    network = ClassificationNetwork(config, 3, lm_weight=0.5)
+    network = ClassificationNetwork(
+        config, ClassificationSettings(labels=("a", "b", "c"), lm_weight=0.5)
+    )
     pair = oracles.pair(network, theirs, config, dtype)
     labels = torch.arange(pair.packed.num_sequences) % 3
     losses = pair.ours(Batch(pair.packed, {"labels": labels}))

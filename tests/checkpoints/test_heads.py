@@ -21,10 +21,11 @@ from bertworks.packed import Batch
 from bertworks.tasks import choice, find_task_class
 from bertworks.tasks.answering import answers
 from bertworks.tasks.answering.network import AnsweringNetwork
+from bertworks.tasks.answering.settings import AnsweringSettings
 from bertworks.tasks.answering.task import AnsweringTask
 from bertworks.tasks.choice import ChoiceTask
 from bertworks.tasks.choice_network import ChoiceNetwork
-from bertworks.tasks.classification import ClassificationTask
+from bertworks.tasks.classification import ClassificationSettings, ClassificationTask
 from bertworks.tasks.regression import RegressionTask
 from bertworks.tasks.tagging.network import TaggingNetwork
 from bertworks.tasks.tagging.task import TaggingTask
@@ -113,10 +114,12 @@ def test_fresh_heads_have_the_familys_dropout(family, config_values):
     config = FAMILIES[family].read_config(raw, where=family)
     assert FAMILIES[family].read_config(FAMILIES[family].write_config(config), where="") == config
     heads = {
-        "classification": ClassificationNetwork(config, 2).head,
+        "classification": ClassificationNetwork(
+            config, ClassificationSettings(labels=("a", "b"))
+        ).head,
         "choice": ChoiceNetwork(config).choice_head,
         "tagging": TaggingNetwork(config, 2).tag_head,
-        "answering": AnsweringNetwork(config).span_head,
+        "answering": AnsweringNetwork(config, AnsweringSettings()).span_head,
     }
     for kind, head in heads.items():
         with torch.device("meta"):
@@ -152,7 +155,7 @@ def test_a_tagger_has_the_same_outputs(family, dtype):
 def test_an_answering_model_has_the_same_outputs(family, dtype):
     config = geometry(family).with_global_tokens("question")
     theirs = oracles.theirs_of(config, "answering", dtype)
-    pair = oracles.pair(AnsweringNetwork(config), theirs, config, dtype)
+    pair = oracles.pair(AnsweringNetwork(config, AnsweringSettings()), theirs, config, dtype)
     lengths = pair.packed.cu_seqlens.diff()
     spans = torch.stack([lengths // 3, lengths // 2], 1).long()
     batch = Batch(pair.packed, {"spans": spans})

@@ -15,6 +15,7 @@ import bertworks as bw
 from bertworks.checkpoints.families import find_family
 from bertworks.checkpoints.network_weights import unique_tensors
 from bertworks.packed import Batch
+from bertworks.tasks.classification import ClassificationSettings
 from bertworks.tasks.pretraining.network import PretrainingNetwork
 from bertworks.tasks.text_network import ClassificationNetwork
 from tests.checkpoints import journeys, oracles
@@ -94,7 +95,11 @@ def test_masked_words_and_gradients_are_those_of_the_formula(dtype):
 @BOTH
 def test_a_classifier_has_a_layer_with_tanh(dtype):
     config = geometry("neobert")
-    network = ClassificationNetwork(config, 3).to(dtype).eval()
+    network = (
+        ClassificationNetwork(config, ClassificationSettings(labels=("a", "b", "c")))
+        .to(dtype)
+        .eval()
+    )
     oracles.redraw(network)
     packed, reference = oracles.sequences(config), reference_of(network)
     first = torch.stack(

@@ -29,7 +29,8 @@ from bertworks.errors import BertworksError, CheckpointError, DataError, Setting
 from bertworks.inference.merging import merge
 from bertworks.inference.token_vectors import TokenVectors
 from bertworks.loading import use
-from bertworks.serving.client import Client, ServerError
+from bertworks.serving.client import Client
+from bertworks.serving.client_base import ServerError
 from bertworks.text.wordpiece import WordPieceDefinition
 from bertworks.utils.json_files import write_json
 

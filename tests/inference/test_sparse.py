@@ -20,7 +20,8 @@ from bertworks.analysis.retrieval.index import Index
 from bertworks.errors import CheckpointError, DataError, SettingsError
 from bertworks.inference import sparse
 from bertworks.inference.merging import merge
-from bertworks.serving.client import Client, ServerError
+from bertworks.serving.client import Client
+from bertworks.serving.client_base import ServerError
 from bertworks.utils.json_files import read_json, write_json
 
 TEXTS = ["a b c a b c a b c", "c a", "b b b a", "c", "a b"]

@@ -11,7 +11,7 @@ import pytest
 
 from bertworks import explorer
 from bertworks.inference.abandonment import AbandonedError
-from bertworks.serving.dialects.explorer import VIEWS
+from bertworks.serving.dialects.explorer import _FUNCTIONS, VIEWS
 from bertworks.serving.security import Keys
 from tests.serving.conftest import Running
 from tests.serving.test_bert import close
@@ -37,7 +37,7 @@ REQUESTS = {
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_route_answers_as_its_function(server: Running, get_model, view: str) -> None:
     answer = server.ask(f"/explore/{view}", {**REQUESTS[view], "model": "pretrained"})
-    function = getattr(explorer, VIEWS[view][1])
+    function = getattr(explorer, _FUNCTIONS.get(view, view))
     expected = function(get_model("pretrained"), **REQUESTS[view])
     assert close(answer, expected)
 

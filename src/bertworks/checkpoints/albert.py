@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .family import NO_DECODER, Family, embedding_keys, key_map, same_names, unused_tensors
-from .heads import task_classes, task_tensors
+from .heads import model_classes, task_tensors
 
 _LAYER = "albert.encoder.albert_layer_groups.{}.albert_layers.0"
 
@@ -60,12 +60,7 @@ ALBERT = Family(
     ),
     prefix="albert.",
     bare_prefixes=("embeddings.", "encoder.", "pooler."),
-    classes={
-        "encoder": "AlbertModel",
-        "masked-lm": "AlbertForMaskedLM",
-        "pretraining": "AlbertForPreTraining",
-        **task_classes("Albert"),
-    },
+    classes={**model_classes("Albert"), "pretraining": "AlbertForPreTraining"},
     dropouts=dict.fromkeys(("classification", "tagging", "choice"), "classifier_dropout_prob"),
     defaults=_DEFAULTS,
     convert_config=_convert_config,

@@ -13,7 +13,7 @@ from .family import (
     same_names,
     unused_tensors,
 )
-from .heads import task_classes, task_tensors
+from .heads import model_classes, task_tensors
 
 _HEAD = "cls.predictions"
 
@@ -37,11 +37,9 @@ def bert_keys(name: str) -> dict[str, str | tuple[str, ...]]:
 def bert_classes(name: str) -> dict[str, str]:
     """The Hugging Face classes that load its models."""
     return {
-        "encoder": f"{name}Model",
-        "masked-lm": f"{name}ForMaskedLM",
+        **model_classes(name),
         "pretraining": f"{name}ForPreTraining",
         "next-sentence": f"{name}ForNextSentencePrediction",
-        **task_classes(name),
     }
 
 

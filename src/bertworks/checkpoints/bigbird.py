@@ -10,8 +10,8 @@ from typing import Any
 
 from ..nn.config import EncoderConfig
 from .bert import bert_keys
-from .family import NO_DECODER, Family, key_map, same_names, unused_constants
-from .heads import SPANS, task_classes
+from .family import NO_DECODER, Family, key_map, same_names, unused_constants, unused_heads
+from .heads import SPANS, model_classes
 
 _BLOCK_SIZE, _NUM_RANDOM_BLOCKS = 64, 3  # of all published models
 _MAX_FULL_ATTENTION = (5 + 2 * _NUM_RANDOM_BLOCKS) * _BLOCK_SIZE
@@ -48,16 +48,7 @@ BIG_BIRD = Family(
     prefix="bert.",
     bare_prefixes=("embeddings.", "encoder.", "pooler."),
     # Their model for answers has a layer of its own.
-    classes={
-        "encoder": "BigBirdModel",
-        "masked-lm": "BigBirdForMaskedLM",
-        "pretraining": "BigBirdForPreTraining",
-        **{
-            task: name
-            for task, name in task_classes("BigBird").items()
-            if task != SPANS.model_class
-        },
-    },
+    classes={**model_classes("BigBird", exclude=[SPANS]), "pretraining": "BigBirdForPreTraining"},
     dropouts=dict.fromkeys(("classification", "tagging"), "classifier_dropout"),
     fixed_settings={"classifier": "hidden_act", "keep_pooler": True},
     defaults={
@@ -73,7 +64,6 @@ BIG_BIRD = Family(
     token_ids={"bos_token_id": "cls", "eos_token_id": "sep", "sep_token_id": "sep"},
     unused_tensors=(
         *unused_constants("bert."),
-        (r"cls\..*", "a head of pre-training, which this task does not have"),
-        (r"(classifier|qa_outputs|qa_classifier)\..*", "the head of another task"),
+        *unused_heads("cls", "classifier|qa_outputs|qa_classifier"),
     ),
 )

@@ -20,7 +20,7 @@ from .family import (
     same_names,
     unused_constants,
 )
-from .heads import task_classes, task_tensors
+from .heads import CHOICES, model_classes, task_tensors
 
 _ATTENTION = "deberta.encoder.layer.{}.attention.self"
 _HEAD = "lm_predictions.lm_head"
@@ -113,9 +113,7 @@ def _first_extra(config: EncoderConfig) -> dict[str, Any]:
     }
 
 
-_SETTINGS = same_names()
-del _SETTINGS["tie_word_embeddings"]
-
+_SETTINGS = same_names(exclude={"tie_word_embeddings"})
 _KEYS = {
     **embedding_keys("deberta.embeddings"),
     "encoder.score_bias.table": "deberta.encoder.rel_embeddings",
@@ -167,11 +165,7 @@ DEBERTA = Family(
     prefix="deberta.",
     bare_prefixes=("embeddings.", "encoder."),
     alternative_names=_LEGACY_HEAD,
-    classes={
-        "encoder": "DebertaModel",
-        "masked-lm": "DebertaForMaskedLM",
-        **{task: name for task, name in task_classes("Deberta").items() if task != "choice"},
-    },
+    classes=model_classes("Deberta", exclude=[CHOICES]),
     dropouts={"classification": "cls_dropout"},
     fixed_settings={"classifier": "context", "query_key_value_order": "head"},
     defaults={
@@ -225,10 +219,8 @@ DEBERTA_V2 = Family(
         (r"mask_predictions\.classifer\.(.*)", r"mask_predictions.classifier.\1"),
     ),
     classes={
-        "encoder": "DebertaV2Model",
+        **model_classes("DebertaV2"),
         "replaced-tokens": "DebertaV2Model",  # other tools have no class with this head
-        "masked-lm": "DebertaV2ForMaskedLM",
-        **task_classes("DebertaV2"),
     },
     dropouts=dict.fromkeys(("classification", "choice"), "cls_dropout"),
     fixed_settings={"classifier": "context"},

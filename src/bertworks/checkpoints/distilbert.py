@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from .family import Family, embedding_keys, key_map, unused_constants
-from .heads import task_classes, task_tensors
+from .family import Family, embedding_keys, key_map, unused_constants, unused_heads
+from .heads import model_classes, task_tensors
 
 _LAYER = "distilbert.transformer.layer.{}"
-_EMBEDDINGS = {
-    ours: theirs
-    for ours, theirs in embedding_keys("distilbert.embeddings").items()
-    if "token_type" not in ours
-}
 
 DISTILBERT = Family(
     name="distilbert",
@@ -31,7 +26,7 @@ DISTILBERT = Family(
     },
     keys=key_map(
         {
-            **_EMBEDDINGS,
+            **embedding_keys("distilbert.embeddings", ("word", "position")),
             "encoder.layers.{}.attention.query_key_value": tuple(
                 f"{_LAYER}.attention.{part}" for part in ("q_lin", "k_lin", "v_lin")
             ),
@@ -52,11 +47,7 @@ DISTILBERT = Family(
     ),
     prefix="distilbert.",
     bare_prefixes=("embeddings.", "transformer."),
-    classes={
-        "encoder": "DistilBertModel",
-        "masked-lm": "DistilBertForMaskedLM",
-        **task_classes("DistilBert"),
-    },
+    classes=model_classes("DistilBert"),
     fixed_settings={"type_vocab_size": 0, "layer_norm_eps": 1e-12, "classifier": "relu"},
     dropouts={
         "classification": "seq_classif_dropout",
@@ -66,7 +57,6 @@ DISTILBERT = Family(
     defaults={"n_layers": 6, "seq_classif_dropout": 0.2, "qa_dropout": 0.1},
     unused_tensors=(
         *unused_constants("distilbert."),
-        (r"vocab_\w+\..*", "the head of pre-training, which this task does not have"),
-        (r"(pre_classifier|classifier|qa_outputs)\..*", "the head of another task"),
+        *unused_heads(r"vocab_\w+", "pre_classifier|classifier|qa_outputs"),
     ),
 )

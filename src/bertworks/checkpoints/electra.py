@@ -13,7 +13,7 @@ from .family import (
     same_names,
     unused_constants,
 )
-from .heads import task_classes, task_tensors
+from .heads import model_classes, task_tensors
 
 
 def _convert_config(raw: dict[str, Any]) -> dict[str, Any]:
@@ -44,12 +44,7 @@ ELECTRA = Family(
     ),
     prefix="electra.",
     bare_prefixes=("embeddings.", "embeddings_project.", "encoder."),
-    classes={
-        "encoder": "ElectraModel",
-        "masked-lm": "ElectraForMaskedLM",
-        "replaced-tokens": "ElectraForPreTraining",
-        **task_classes("Electra"),
-    },
+    classes={**model_classes("Electra"), "replaced-tokens": "ElectraForPreTraining"},
     dropouts={
         **dict.fromkeys(("classification", "tagging"), "classifier_dropout"),
         "choice": "summary_last_dropout",

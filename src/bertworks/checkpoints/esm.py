@@ -6,8 +6,19 @@ from __future__ import annotations
 from typing import Any
 
 from ..nn.config import EncoderConfig
-from .family import NO_DECODER, Family, key_map, layer_keys, lm_head_keys, unused_constants
-from .heads import CHOICES, SPANS, task_classes, task_tensors
+from .family import (
+    NO_DECODER,
+    Family,
+    embedding_keys,
+    key_map,
+    layer_keys,
+    roberta_head_keys,
+    same_names,
+    unused_constants,
+    unused_heads,
+    unused_pooler,
+)
+from .heads import CHOICES, SPANS, model_classes
 
 _LAYER = "esm.encoder.layer.{}"
 _POSITIONS = {"absolute": "learned"}  # their name, ours
@@ -38,15 +49,7 @@ def _extra(config: EncoderConfig) -> dict[str, Any]:
 ESM = Family(
     name="esm",
     settings={
-        name: name
-        for name in (
-            *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
-            *("intermediate_size", "hidden_dropout_prob", "attention_probs_dropout_prob"),
-            *("max_position_embeddings", "initializer_range", "layer_norm_eps"),
-            *("tie_word_embeddings",),
-        )
-    }
-    | {
+        **same_names(exclude={"hidden_act", "type_vocab_size"}),
         "positions": "position_embedding_type",
         "rotary.theta": "rope_theta",
         "embedding_norm": "emb_layer_norm_before",
@@ -54,8 +57,7 @@ ESM = Family(
     },
     keys=key_map(
         {
-            "encoder.embeddings.word_embeddings": "esm.embeddings.word_embeddings",
-            "encoder.embeddings.position_embeddings": "esm.embeddings.position_embeddings",
+            **embedding_keys("esm.embeddings", ("word", "position")),
             "encoder.embeddings.norm": "esm.embeddings.layer_norm",
             "encoder.rotary.frequencies": f"esm.{_FREQUENCIES}",
             **layer_keys(_LAYER),
@@ -64,23 +66,12 @@ ESM = Family(
             "encoder.final_norm": "esm.encoder.emb_layer_norm_after",
             "encoder.pooler.dense": "esm.pooler.dense",
             "encoder.contact_head": "esm.contact_head.regression",
-            **lm_head_keys(),
-            "head.transform": "classifier.dense",
-            "head.linear": "classifier.out_proj",
-            **task_tensors(),
+            **roberta_head_keys(),
         }
     ),
     prefix="esm.",
     bare_prefixes=("embeddings.", "encoder.", "pooler.", "contact_head.", "rotary_embeddings."),
-    classes={
-        "encoder": "EsmModel",
-        "masked-lm": "EsmForMaskedLM",
-        **{
-            task: name
-            for task, name in task_classes("Esm").items()
-            if task not in (SPANS.model_class, CHOICES.model_class)
-        },
-    },
+    classes=model_classes("Esm", exclude=[SPANS, CHOICES]),
     dropouts={},
     fixed_settings={
         **{"hidden_act": "gelu", "type_vocab_size": 0, "classifier": "tanh"},
@@ -99,9 +90,8 @@ ESM = Family(
     unused_tensors=(
         *unused_constants("esm."),
         (r"esm\.embeddings\.position_embeddings\..*", "rotary positions need none"),
-        (r"lm_head\..*", "the head of pre-training, which this task does not have"),
-        (r"esm\.pooler\..*", "the pooler, which this task does not have"),
-        (r"classifier\..*", "the head of another task"),
+        unused_pooler("esm."),
+        *unused_heads("lm_head", "classifier"),
     ),
     # Each layer had the same frequencies; some versions of transformers 5 write an asterisk.
     alternative_names=(

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..nn.config import EncoderConfig
-from .family import Family, equal_names, key_map
+from .family import Family, equal_names, key_map, unused_heads
+from .heads import CHOICES, SPANS, model_classes
 from .rope import NO_ROPE_SCALING, ROPE_SETTINGS, flatten_rope, write_rope
 
 _LAYER = "model.layers.{}"
@@ -78,12 +79,7 @@ EUROBERT = Family(
     ),
     prefix="model.",
     bare_prefixes=("embed_tokens.", "layers.", "norm."),
-    classes={
-        "encoder": "EuroBertModel",
-        "masked-lm": "EuroBertForMaskedLM",
-        "classification": "EuroBertForSequenceClassification",
-        "tagging": "EuroBertForTokenClassification",
-    },
+    classes=model_classes("EuroBert", exclude=[SPANS, CHOICES]),
     dropouts={},
     poolings=("cls", "mean", "late"),
     fixed_settings={
@@ -129,8 +125,5 @@ EUROBERT = Family(
     },
     convert_config=_convert_config,
     extra=_extra,
-    unused_tensors=(
-        (r"lm_head\..*", "the head of pre-training, which this task does not have"),
-        (r"(dense|classifier)\..*", "the head of another task"),
-    ),
+    unused_tensors=unused_heads("lm_head", "dense|classifier"),
 )

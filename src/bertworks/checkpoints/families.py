@@ -74,17 +74,25 @@ FAMILIES = {
 """The published families."""
 
 _LAYER = "encoder.layers.{}"
+_ENCODER_PARTS = (
+    *("final_norm", "mask_vector", "contact_head", "rotary", "rotary.frequencies"),
+    *("convolution.linear", "convolution.norm", "score_bias.table", "score_bias.norm"),
+    *("embeddings.projection", "embeddings.word_map", "embeddings.task_type_embeddings"),
+)
 _DISTANCE_MAPS = (
     *("key", "query", "position"),
     *("content_bias", "position_bias", "segment_bias", "segments"),
 )
-_BOTTLENECK_PARTS = (
+_LAYER_PARTS = (
+    *(f"attention.distance_maps.{part}" for part in _DISTANCE_MAPS),
+    *("attention.query_bias", "attention.value_bias", "attention.global_query_key_value"),
     *("bottleneck.dense", "bottleneck.norm", "query_key_bottleneck.dense"),
     *("query_key_bottleneck.norm", "output", "output_norm"),
     *("attention.query_key_value.query_key", "attention.query_key_value.value"),
     *(f"feed_forward_blocks.{{}}.feed_forward.{part}" for part in ("intermediate", "output")),
     "feed_forward_blocks.{}.norm",
 )
+"""Tensors of this package's own layout, which have our names after the prefix."""
 
 
 def _layer_keys() -> dict[str, str | tuple[str, ...]]:
@@ -107,33 +115,9 @@ _BERTWORKS = Family(
         {
             **bert_keys("bert"),
             **_layer_keys(),
-            "encoder.final_norm": "bert.final_norm",
-            "encoder.convolution.linear": "bert.convolution.linear",
-            "encoder.convolution.norm": "bert.convolution.norm",
-            "encoder.score_bias.table": "bert.score_bias.table",
-            "encoder.score_bias.norm": "bert.score_bias.norm",
-            **{
-                f"{_LAYER}.attention.distance_maps.{part}": (
-                    f"bert.encoder.layer.{{}}.attention.distance_maps.{part}"
-                )
-                for part in _DISTANCE_MAPS
-            },
-            **{
-                f"{_LAYER}.attention.{part}": f"bert.encoder.layer.{{}}.attention.{part}"
-                for part in ("query_bias", "value_bias")
-            },
-            "encoder.mask_vector": "bert.mask_vector",
-            "encoder.embeddings.projection": "bert.embeddings.projection",
-            "encoder.embeddings.word_map": "bert.embeddings.word_map",
-            **{f"{_LAYER}.{part}": f"bert.encoder.layer.{{}}.{part}" for part in _BOTTLENECK_PARTS},
-            f"{_LAYER}.attention.global_query_key_value": (
-                "bert.encoder.layer.{}.attention.global_query_key_value"
-            ),
+            **{f"encoder.{part}": f"bert.{part}" for part in _ENCODER_PARTS},
+            **{f"{_LAYER}.{part}": f"bert.encoder.layer.{{}}.{part}" for part in _LAYER_PARTS},
             "mlm_head.decoder_extension": "cls.predictions.decoder_extension",
-            "encoder.embeddings.task_type_embeddings": "bert.embeddings.task_type_embeddings",
-            "encoder.rotary": "bert.rotary",
-            "encoder.rotary.frequencies": "bert.rotary.frequencies",
-            "encoder.contact_head": "bert.contact_head",
         },
         first_is_square=(f"{_LAYER}.attention.query_key_value",),
     ),

@@ -7,13 +7,14 @@ Each family is a `Family` in a separate small file; `FAMILIES` (`families.py`) l
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import CheckpointError, SettingsError
 from ..nn.config import EncoderConfig
 from ..nn.encoder_geometry import HEAD_DROPOUTS
+from .heads import task_tensors
 from .keymap import KeyMap, Rule
 from .weight_files import INPUTS, SHIFT
 
@@ -241,9 +242,9 @@ def _nested_value(tree: Mapping[str, Any], name: str) -> Any:
     return value
 
 
-def same_names(*more: str) -> dict[str, str]:
-    """The common settings, and more, each mapped to the same name."""
-    return equal_names(*COMMON_SETTINGS, *more)
+def same_names(*more: str, exclude: Collection[str] = ()) -> dict[str, str]:
+    """The common settings but for some, and more, each mapped to the same name."""
+    return equal_names(*(name for name in COMMON_SETTINGS if name not in exclude), *more)
 
 
 def equal_names(*names: str) -> dict[str, str]:
@@ -287,22 +288,27 @@ def layer_keys(layer: str) -> dict[str, str | tuple[str, ...]]:
     }
 
 
-def embedding_keys(embeddings: str) -> dict[str, str | tuple[str, ...]]:
-    """The tensor names of BERT's embeddings, which most derived families use too."""
-    parts = ("word_embeddings", "position_embeddings", "token_type_embeddings")
+def embedding_keys(
+    embeddings: str, kinds: Sequence[str] = ("word", "position", "token_type")
+) -> dict[str, str | tuple[str, ...]]:
+    """The tensor names of BERT's embeddings of some kinds, which derived families use too."""
+    parts = [f"{kind}_embeddings" for kind in kinds]
     return {
         **{f"encoder.embeddings.{part}": f"{embeddings}.{part}" for part in parts},
         "encoder.embeddings.norm": f"{embeddings}.LayerNorm",
     }
 
 
-def lm_head_keys() -> dict[str, str]:
-    """The tensor names of RoBERTa's masked-language-model head, which derived families use too."""
+def roberta_head_keys() -> dict[str, str]:
+    """The tensor names of RoBERTa's heads, which derived families use too."""
     return {
         "mlm_head.transform.dense": "lm_head.dense",
         "mlm_head.transform.norm": "lm_head.layer_norm",
         "mlm_head.bias": "lm_head.bias",
         "mlm_head.decoder": "lm_head.decoder.weight",
+        "head.transform": "classifier.dense",
+        "head.linear": "classifier.out_proj",
+        **task_tensors(),
     }
 
 
@@ -321,7 +327,21 @@ def unused_tensors(prefix: str, pretraining: str) -> tuple[tuple[str, str], ...]
     """
     return (
         *unused_constants(prefix),
+        unused_pooler(prefix),
+        *unused_heads(pretraining),
+    )
+
+
+def unused_pooler(prefix: str) -> tuple[str, str]:
+    """The pattern of a pooler's tensors, and the reason why they may stay unused."""
+    return rf"{re.escape(prefix)}pooler\..*", "the pooler, which this task does not have"
+
+
+def unused_heads(
+    pretraining: str, task: str = "classifier|qa_outputs"
+) -> tuple[tuple[str, str], ...]:
+    """Patterns of the tensors of heads, of names that match, each with the reason."""
+    return (
         (rf"({pretraining})\..*", "a head of pre-training, which this task does not have"),
-        (rf"{re.escape(prefix)}pooler\..*", "the pooler, which this task does not have"),
-        (r"(classifier|qa_outputs)\..*", "the head of another task"),
+        (rf"({task})\..*", "the head of another task"),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .family import Family, key_map
+from .family import Family, key_map, unused_heads
 
 _LAYER = "transformer.h.{}"
 
@@ -91,8 +91,6 @@ GPT = Family(
     unused_tensors=(
         (r"transformer\.h\.\d+\.attn\.bias", "a constant that old transformers saved"),
         (r"transformer\.position_ids", "a constant that old transformers saved"),
-        (r"lm_head\..*", "the head of pre-training, which this task does not have"),
-        (r"multiple_choice_head\..*", "the head of another task"),
-        (r"score\..*", "the head of another task"),
+        *unused_heads("lm_head", "multiple_choice_head|score"),
     ),
 )

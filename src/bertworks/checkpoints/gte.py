@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..nn.config import EncoderConfig
-from .family import Family, key_map, same_names
-from .heads import task_classes, task_tensors
+from .family import Family, embedding_keys, key_map, same_names, unused_heads, unused_pooler
+from .heads import CHOICES, SPANS, model_classes, task_tensors
 from .rope import NO_ROPE_SCALING, ROPE_SETTINGS, flatten_rope, write_rope
 
 _INTERMEDIATE = "encoder.layers.{}.feed_forward.intermediate"
@@ -45,11 +45,7 @@ def _family(name: str, classes: dict[str, str], rope_theta: float) -> Family:
         settings={**same_names(), **ROPE_SETTINGS},
         keys=key_map(
             {
-                "encoder.embeddings.word_embeddings": f"{name}.embeddings.word_embeddings",
-                "encoder.embeddings.token_type_embeddings": (
-                    f"{name}.embeddings.token_type_embeddings"
-                ),
-                "encoder.embeddings.norm": f"{name}.embeddings.LayerNorm",
+                **embedding_keys(f"{name}.embeddings", ("word", "token_type")),
                 "encoder.layers.{}.attention.query_key_value": f"{layer}.attention.qkv_proj",
                 "encoder.layers.{}.attention.output": f"{layer}.attention.o_proj",
                 "encoder.layers.{}.attention_norm": f"{layer}.attn_ln",
@@ -106,25 +102,10 @@ def _family(name: str, classes: dict[str, str], rope_theta: float) -> Family:
                 for n, part in enumerate(("up", "gate"))
             ),
         ),
-        unused_tensors=(
-            (r"lm_head\..*", "the head of pre-training, which this task does not have"),
-            (rf"{name}\.pooler\..*", "the pooler, which this task does not have"),
-            (r"(classifier|qa_outputs)\..*", "the head of another task"),
-        ),
+        unused_tensors=(unused_pooler(f"{name}."), *unused_heads("lm_head")),
     )
 
 
-GTE = _family(
-    "gte",
-    {
-        "encoder": "GteModel",
-        "masked-lm": "GteForMaskedLM",
-        "classification": "GteForSequenceClassification",
-        "tagging": "GteForTokenClassification",
-    },
-    160_000.0,
-)
-NEW = _family(
-    "new", {"encoder": "NewModel", "masked-lm": "NewForMaskedLM", **task_classes("New")}, 10_000.0
-)
+GTE = _family("gte", model_classes("Gte", exclude=[SPANS, CHOICES]), 160_000.0)
+NEW = _family("new", model_classes("New"), 10_000.0)
 """The layout of the published code."""

@@ -7,7 +7,7 @@ the command line use these declarations. A family's file has the names of heads 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -43,9 +43,9 @@ class Head:
     of_task: bool = True
 
 
-POOLER = Head("encoder.pooler", "pooler", of_task=False)
+POOLER = Head("encoder.pooler", "pooler", suffix="Model", of_task=False)
 CONTACTS = Head("encoder.contact_head", "contacts", of_task=False)
-MLM = Head("mlm_head", "masked language model", "masked-lm", of_task=False)
+MLM = Head("mlm_head", "masked language model", "masked-lm", "ForMaskedLM", of_task=False)
 NSP = Head("nsp_head", "next sentence", "pretraining", of_task=False)
 RTD = Head("rtd_head", "replaced tokens", "replaced-tokens", of_task=False)
 CLASSIFIER = Head("head", "classifier", "classification", "ForSequenceClassification")
@@ -73,9 +73,10 @@ def may_differ(tensor: str) -> bool:
     return not tensor.startswith(("encoder.", *fixed))
 
 
-def task_classes(name: str) -> dict[str, str]:
-    """A family's class names for the tasks that nearly every family has."""
-    return {head.model_class: f"{name}{head.suffix}" for head in HEADS if head.suffix is not None}
+def model_classes(name: str, exclude: Sequence[Head] = ()) -> dict[str, str]:
+    """A family's class names for the models that nearly every family has."""
+    heads = [head for head in HEADS if head.suffix is not None and head not in exclude]
+    return {head.model_class: f"{name}{head.suffix}" for head in heads}
 
 
 def task_tensors() -> dict[str, str]:

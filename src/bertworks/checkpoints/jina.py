@@ -15,8 +15,17 @@ from dataclasses import replace
 from typing import Any
 
 from ..nn.config import EncoderConfig
-from .family import Family, RawConfig, key_map, lm_head_keys, same_names
-from .heads import task_tensors
+from .family import (
+    Family,
+    RawConfig,
+    embedding_keys,
+    key_map,
+    roberta_head_keys,
+    same_names,
+    unused_heads,
+    unused_pooler,
+)
+from .heads import CHOICES, model_classes
 from .roberta import XLM_ROBERTA
 from .rope import NO_ROPE_SCALING, ROPE_SETTINGS, flatten_rope, write_rope
 
@@ -26,8 +35,7 @@ _BARE_PREFIXES = ("embeddings.", "emb_ln.", "encoder.", "layers.", "pooler.")
 _CODE_CONFIG = "XLMRobertaFlashConfig"
 _CODE = "jinaai/xlm-roberta-flash-implementation--"
 _KEYS: dict[str, str | tuple[str, ...]] = {
-    "encoder.embeddings.word_embeddings": "roberta.embeddings.word_embeddings",
-    "encoder.embeddings.token_type_embeddings": "roberta.embeddings.token_type_embeddings",
+    **embedding_keys("roberta.embeddings", ("word", "token_type")),
     "encoder.embeddings.norm": "roberta.emb_ln",
     "encoder.layers.{}.attention.query_key_value": f"{_LAYER}.mixer.Wqkv",
     "encoder.layers.{}.attention.output": f"{_LAYER}.mixer.out_proj",
@@ -36,10 +44,7 @@ _KEYS: dict[str, str | tuple[str, ...]] = {
     "encoder.layers.{}.feed_forward.output": f"{_LAYER}.mlp.fc2",
     "encoder.layers.{}.feed_forward_norm": f"{_LAYER}.norm2",
     "encoder.pooler.dense": "roberta.pooler.dense",
-    **lm_head_keys(),
-    "head.transform": "classifier.dense",
-    "head.linear": "classifier.out_proj",
-    **task_tensors(),
+    **roberta_head_keys(),
 }
 
 _ATTENTION = r"roberta\.(?:encoder\.)?layers\.(\d+)\.self_attn"
@@ -61,13 +66,7 @@ JINA_V3 = Family(
     keys=key_map(_KEYS),
     prefix="roberta.",
     bare_prefixes=_BARE_PREFIXES,
-    classes={
-        "encoder": "JinaEmbeddingsV3Model",
-        "masked-lm": "JinaEmbeddingsV3ForMaskedLM",
-        "classification": "JinaEmbeddingsV3ForSequenceClassification",
-        "tagging": "JinaEmbeddingsV3ForTokenClassification",
-        "answering": "JinaEmbeddingsV3ForQuestionAnswering",
-    },
+    classes=model_classes("JinaEmbeddingsV3", exclude=[CHOICES]),
     dropouts=dict.fromkeys(("classification", "tagging"), "classifier_dropout"),
     fixed_settings={"positions": "rotary", "classifier": "tanh", "mlm_act": "gelu"},
     defaults={
@@ -94,11 +93,7 @@ JINA_V3 = Family(
         (rf"{_ATTENTION}\.{part}_proj(\..+)", r"roberta.encoder.layers.\1.mixer.Wqkv\2", number, 3)
         for number, part in enumerate("qkv")
     ),
-    unused_tensors=(
-        (r"lm_head\..*", "the head of pre-training, which this task does not have"),
-        (r"roberta\.pooler\..*", "the pooler, which this task does not have"),
-        (r"(classifier|qa_outputs)\..*", "the head of another task"),
-    ),
+    unused_tensors=(unused_pooler("roberta."), *unused_heads("lm_head")),
 )
 
 

@@ -26,19 +26,9 @@ from torch import Tensor
 
 from ..errors import CheckpointError, first_line, import_optional
 from ..utils.regular_files import check_regular_file
-from .weight_files import find_weight_files
 
 KERAS = "tf_model.h5"
 _PARTS = {"kernel": "weight", "embeddings": "weight", "gamma": "weight", "beta": "bias"}
-
-
-def find_keras_files(directory: Path) -> list[Path]:
-    """Return a directory's files of Keras weights; none if there are none.
-
-    Raises:
-        CheckpointError: a shard is missing.
-    """
-    return find_weight_files(directory, KERAS)
 
 
 def read_keras_weights(files: list[Path]) -> dict[str, Tensor]:

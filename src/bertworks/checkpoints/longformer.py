@@ -11,14 +11,14 @@ from .family import (
     embedding_keys,
     key_map,
     layer_keys,
-    lm_head_keys,
+    roberta_head_keys,
     same_names,
     unused_tensors,
 )
-from .heads import CHOICES, CLASSIFIER, SPANS, task_classes, task_tensors
+from .heads import CHOICES, CLASSIFIER, SPANS, model_classes
 
 _ATTENTION = "longformer.encoder.layer.{}.attention.self"
-_CLASSES = task_classes("Longformer")
+_CLASSES = model_classes("Longformer")
 _GLOBAL_TOKENS: dict[str, GlobalPosition] = {
     _CLASSES[CLASSIFIER.model_class]: "first",
     _CLASSES[SPANS.model_class]: "question",
@@ -55,19 +55,12 @@ LONGFORMER = Family(
                 f"{_ATTENTION}.{part}_global" for part in ("query", "key", "value")
             ),
             "encoder.pooler.dense": "longformer.pooler.dense",
-            **lm_head_keys(),
-            "head.transform": "classifier.dense",
-            "head.linear": "classifier.out_proj",
-            **task_tensors(),
+            **roberta_head_keys(),
         }
     ),
     prefix="longformer.",
     bare_prefixes=("embeddings.", "encoder.", "pooler."),
-    classes={
-        "encoder": "LongformerModel",
-        "masked-lm": "LongformerForMaskedLM",
-        **_CLASSES,
-    },
+    classes=_CLASSES,
     dropouts={},
     # Padding has position 1, so that a sequence begins at position 2.
     fixed_settings={"position_offset": 2, "classifier": "tanh", "mlm_act": "gelu"},

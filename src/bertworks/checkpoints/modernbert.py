@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..nn.config import EncoderConfig
-from .family import Family, equal_names, key_map
-from .heads import task_classes
+from .family import Family, equal_names, key_map, unused_heads
+from .heads import model_classes
 
 _FULL, _LOCAL = "full_attention", "sliding_attention"
 _LAYER = "model.layers.{}"
@@ -104,11 +104,7 @@ MODERNBERT = Family(
     ),
     prefix="model.",
     bare_prefixes=("embeddings.", "layers.", "final_norm."),
-    classes={
-        "encoder": "ModernBertModel",
-        "masked-lm": "ModernBertForMaskedLM",
-        **task_classes("ModernBert"),
-    },
+    classes=model_classes("ModernBert"),
     dropouts=dict.fromkeys(
         ("classification", "tagging", "answering", "choice"), "classifier_dropout"
     ),
@@ -156,8 +152,5 @@ MODERNBERT = Family(
     },
     convert_config=_convert_config,
     extra=_extra,
-    unused_tensors=(
-        (r"(head|decoder)\..*", "the head of pre-training, which this task does not have"),
-        (r"classifier\..*", "the head of another task"),
-    ),
+    unused_tensors=unused_heads("head|decoder", "classifier"),
 )

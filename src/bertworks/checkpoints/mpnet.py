@@ -7,27 +7,23 @@ from .family import (
     Family,
     embedding_keys,
     key_map,
-    lm_head_keys,
+    roberta_head_keys,
     same_names,
     unused_tensors,
 )
-from .heads import task_classes, task_tensors
+from .heads import model_classes
 
 _LAYER = "mpnet.encoder.layer.{}"
-_SETTINGS = same_names()
-del _SETTINGS["type_vocab_size"]
-_EMBEDDINGS = {
-    ours: theirs
-    for ours, theirs in embedding_keys("mpnet.embeddings").items()
-    if "token_type" not in ours
-}
 
 MPNET = Family(
     name="mpnet",
-    settings={**_SETTINGS, "score_bias.num_buckets": "relative_attention_num_buckets"},
+    settings={
+        **same_names(exclude={"type_vocab_size"}),
+        "score_bias.num_buckets": "relative_attention_num_buckets",
+    },
     keys=key_map(
         {
-            **_EMBEDDINGS,
+            **embedding_keys("mpnet.embeddings", ("word", "position")),
             "encoder.score_bias.table": "mpnet.encoder.relative_attention_bias",
             "encoder.layers.{}.attention.query_key_value": tuple(
                 f"{_LAYER}.attention.attn.{part}" for part in ("q", "k", "v")
@@ -38,19 +34,12 @@ MPNET = Family(
             "encoder.layers.{}.feed_forward.output": f"{_LAYER}.output.dense",
             "encoder.layers.{}.feed_forward_norm": f"{_LAYER}.output.LayerNorm",
             "encoder.pooler.dense": "mpnet.pooler.dense",
-            **lm_head_keys(),
-            "head.transform": "classifier.dense",
-            "head.linear": "classifier.out_proj",
-            **task_tensors(),
+            **roberta_head_keys(),
         }
     ),
     prefix="mpnet.",
     bare_prefixes=("embeddings.", "encoder.", "pooler."),
-    classes={
-        "encoder": "MPNetModel",
-        "masked-lm": "MPNetForMaskedLM",
-        **task_classes("MPNet"),
-    },
+    classes=model_classes("MPNet"),
     dropouts={},
     fixed_settings={
         "type_vocab_size": 0,

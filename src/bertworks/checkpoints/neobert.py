@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..nn.config import EncoderConfig
-from .family import Family, key_map
+from .family import Family, key_map, unused_heads
 
 _LAYER = "model.transformer_encoder.{}"
 _MULTIPLE = 8
@@ -100,7 +100,6 @@ NEOBERT = Family(
     has_bare_encoders=True,
     unused_tensors=(
         (r"model\.freqs_cis", "a constant"),
-        (r"decoder\..*", "the head of pre-training, which this task does not have"),
-        (r"(dense|classifier)\..*", "the head of another task"),
+        *unused_heads("decoder", "dense|classifier"),
     ),
 )

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..nn.config import EncoderConfig
-from .family import Family, key_map, same_names
-from .heads import task_tensors
+from .family import Family, embedding_keys, key_map, same_names, unused_heads, unused_pooler
+from .heads import CHOICES, SPANS, model_classes, task_tensors
 from .rope import NO_ROPE_SCALING, ROPE_SETTINGS, flatten_rope, write_rope
 
 _LAYER = "nomic_bert.encoder.layers.{}"
@@ -117,10 +117,7 @@ NOMIC_BERT = Family(
     },
     keys=key_map(
         {
-            "encoder.embeddings.word_embeddings": "nomic_bert.embeddings.word_embeddings",
-            "encoder.embeddings.token_type_embeddings": (
-                "nomic_bert.embeddings.token_type_embeddings"
-            ),
+            **embedding_keys("nomic_bert.embeddings", ("word", "token_type")),
             "encoder.embeddings.norm": "nomic_bert.emb_ln",
             "encoder.layers.{}.attention.query_key_value": f"{_LAYER}.attn.Wqkv",
             "encoder.layers.{}.attention.output": f"{_LAYER}.attn.out_proj",
@@ -142,12 +139,7 @@ NOMIC_BERT = Family(
     ),
     prefix="nomic_bert.",
     bare_prefixes=("embeddings.", "emb_ln.", "encoder.", "pooler."),
-    classes={
-        "encoder": "NomicBertModel",
-        "masked-lm": "NomicBertForMaskedLM",
-        "classification": "NomicBertForSequenceClassification",
-        "tagging": "NomicBertForTokenClassification",
-    },
+    classes=model_classes("NomicBert", exclude=[SPANS, CHOICES]),
     dropouts=dict.fromkeys(("classification", "tagging"), "classifier_dropout"),
     fixed_settings={"positions": "rotary", "use_bias": False, "gated": True},
     required_values={
@@ -177,9 +169,5 @@ NOMIC_BERT = Family(
         (rf"{_MODULE}\.self_attn\.{part}_proj(\..+)", rf"{_TENSOR}.attn.Wqkv\2", number, 3)
         for number, part in enumerate("qkv")
     ),
-    unused_tensors=(
-        (r"cls\..*", "a head of pre-training, which this task does not have"),
-        (r"nomic_bert\.pooler\..*", "the pooler, which this task does not have"),
-        (r"classifier\..*", "the head of another task"),
-    ),
+    unused_tensors=(unused_pooler("nomic_bert."), *unused_heads("cls", "classifier")),
 )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from ..errors import CheckpointError, DataError, OutputError
+from ..errors import CheckpointError, DataError, OutputError, first_line
 from .card_usage import read_card
 from .locate import check_model, local_directory
 from .saving import is_other_file
@@ -124,7 +124,7 @@ class Publication:
         except (OSError, RuntimeError, http_error) as error:
             if isinstance(error.__cause__, HfHubHTTPError):
                 raise self._refusal(error.__cause__) from None
-            reason = _first_line(error.__cause__ or error)
+            reason = first_line(error.__cause__ or error)
             what = f"the upload failed ({reason})"
             raise OutputError(what, where=self.name, fix="Run the same command again.") from None
         return str(repository)
@@ -136,7 +136,7 @@ class Publication:
             401: "The token is not valid: log in again (hf auth login), or set another HF_TOKEN.",
             403: "The token may not write there: give another name, or a token that may write.",
         }
-        reason = getattr(error, "server_message", None) or _first_line(error)
+        reason = getattr(error, "server_message", None) or first_line(error)
         what = f"the hub refuses it ({status}: {' '.join(str(reason).split())})"
         return OutputError(what, where=self.name, fix=fixes.get(status, "Try again later."))
 
@@ -154,7 +154,3 @@ def _check_file(file: Path, directory: Path) -> None:
     if file.is_symlink() and not any(file.resolve().is_relative_to(place) for place in places):
         what = "is a link to a file outside of the model"
         raise CheckpointError(what, where=str(file), fix="Copy the file, if it may be published.")
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -13,7 +13,7 @@ from .family import (
     same_names,
     unused_tensors,
 )
-from .heads import task_classes, task_tensors
+from .heads import model_classes, task_tensors
 
 _DEFAULTS = {
     "vocab_size": 250300,
@@ -60,11 +60,7 @@ REMBERT = Family(
     ),
     prefix="rembert.",
     bare_prefixes=("embeddings.", "encoder.", "pooler."),
-    classes={
-        "encoder": "RemBertModel",
-        "masked-lm": "RemBertForMaskedLM",
-        **task_classes("RemBert"),
-    },
+    classes=model_classes("RemBert"),
     dropouts=dict.fromkeys(("classification", "tagging", "choice"), "classifier_dropout_prob"),
     defaults=_DEFAULTS,
     convert_config=_convert_config,

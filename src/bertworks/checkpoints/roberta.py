@@ -16,11 +16,11 @@ from .family import (
     embedding_keys,
     key_map,
     layer_keys,
-    lm_head_keys,
+    roberta_head_keys,
     same_names,
     unused_tensors,
 )
-from .heads import task_classes, task_tensors
+from .heads import model_classes
 
 _LAYER, _THEIR_LAYER = "encoder.layers.{}", "encoder.layer.{}"
 _FINAL_NORM = "LayerNorm"  # after RoBERTa-PreLayerNorm's layers
@@ -51,19 +51,12 @@ def _family(
                 **layer_keys(f"{prefix}encoder.layer.{{}}"),
                 **norm_keys,
                 "encoder.pooler.dense": f"{prefix}pooler.dense",
-                **lm_head_keys(),
-                "head.transform": "classifier.dense",
-                "head.linear": "classifier.out_proj",
-                **task_tensors(),
+                **roberta_head_keys(),
             }
         ),
         prefix=prefix,
         bare_prefixes=("embeddings.", "encoder.", "pooler.", f"{_FINAL_NORM}."),
-        classes={
-            "encoder": f"{classes}Model",
-            "masked-lm": f"{classes}ForMaskedLM",
-            **task_classes(classes),
-        },
+        classes=model_classes(classes),
         dropouts=dict.fromkeys(("classification", "tagging"), "classifier_dropout"),
         # Padding has position 1, so that a sequence begins at position 2.
         fixed_settings={

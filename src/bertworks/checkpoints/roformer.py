@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from ..nn.config import EncoderConfig
-from .family import NO_DECODER, Family, embedding_keys, key_map, layer_keys, same_names
-from .heads import CHOICES, task_classes, task_tensors
-
-_EMBEDDINGS = {
-    ours: theirs
-    for ours, theirs in embedding_keys("roformer.embeddings").items()
-    if "position" not in ours
-}
+from .family import (
+    NO_DECODER,
+    Family,
+    embedding_keys,
+    key_map,
+    layer_keys,
+    same_names,
+    unused_heads,
+)
+from .heads import CHOICES, model_classes, task_tensors
 
 
 def _convert_config(raw: dict[str, Any]) -> dict[str, Any]:
@@ -30,7 +32,7 @@ ROFORMER = Family(
     settings=same_names("embedding_size"),
     keys=key_map(
         {
-            **_EMBEDDINGS,
+            **embedding_keys("roformer.embeddings", ("word", "token_type")),
             "encoder.embeddings.projection": "roformer.embeddings_project",
             "encoder.rotary": "roformer.encoder.embed_positions",
             **layer_keys("roformer.encoder.layer.{}"),
@@ -46,15 +48,7 @@ ROFORMER = Family(
     prefix="roformer.",
     bare_prefixes=("embeddings.", "embeddings_project.", "encoder."),
     # Their model for choices uses the last token of a padded batch, which may be padding.
-    classes={
-        "encoder": "RoFormerModel",
-        "masked-lm": "RoFormerForMaskedLM",
-        **{
-            task: name
-            for task, name in task_classes("RoFormer").items()
-            if task != CHOICES.model_class
-        },
-    },
+    classes=model_classes("RoFormer", exclude=[CHOICES]),
     dropouts={},
     fixed_settings={"positions": "rotary", "rotary.kind": "table", "classifier": "hidden_act"},
     defaults={"vocab_size": 50000, "max_position_embeddings": 1536},
@@ -62,8 +56,5 @@ ROFORMER = Family(
     convert_config=_convert_config,
     adjust_settings=_convert_config,
     extra=_extra,
-    unused_tensors=(
-        (r"cls\..*", "the head of pre-training, which this task does not have"),
-        (r"(classifier|qa_outputs|sequence_summary)\..*", "the head of another task"),
-    ),
+    unused_tensors=unused_heads("cls", "classifier|qa_outputs|sequence_summary"),
 )

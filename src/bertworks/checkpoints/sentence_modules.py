@@ -79,7 +79,7 @@ def read_pooling(directory: Path) -> dict[str, Any]:
 
 
 def write_settings(directory: Path, settings: Mapping[str, Any]) -> None:
-    """Write the settings of a module without weights in its new directory."""
+    """Write the settings of a module in its new directory."""
     directory.mkdir()
     write_json(directory / "config.json", settings)
 
@@ -98,8 +98,7 @@ def write_pooling(directory: Path, pooling: str, hidden_size: int, *, include_pr
         }
     if not include_prompt:
         config["include_prompt"] = False
-    directory.mkdir()
-    write_json(directory / "config.json", config)
+    write_settings(directory, config)
 
 
 def read_sparse_pooling(directory: Path) -> dict[str, Any]:
@@ -126,12 +125,11 @@ _SPARSE_ACTIVATIONS = {"relu": "", "log1p_relu": "-log"}
 
 def write_sparse_pooling(directory: Path, pooling: str) -> None:
     """Write a new directory that `read_sparse_pooling` reads."""
-    directory.mkdir()
     config = {
         "pooling_strategy": pooling.split("-")[1],
         "activation_function": "log1p_relu" if pooling.endswith("-log") else "relu",
     }
-    write_json(directory / "config.json", config)
+    write_settings(directory, config)
 
 
 def read_layer_weights(directory: Path) -> dict[str, Any]:
@@ -163,7 +161,6 @@ def write_layer_weights(
     directory: Path, layers: tuple[int, ...], weights: tuple[float, ...], hidden_size: int
 ) -> None:
     """Write a new directory that `read_layer_weights` reads."""
-    directory.mkdir()
     config = {
         "word_embedding_dimension": hidden_size,
         "layer_start": layers[0],
@@ -173,7 +170,7 @@ def write_layer_weights(
 
     from .weights import write_weights
 
-    write_json(directory / "config.json", config)
+    write_settings(directory, config)
     write_weights(directory / SAFETENSORS, {"layer_weights": torch.tensor(weights)}, format="pt")
 
 
@@ -287,14 +284,13 @@ def load_vector_modules(files: ModuleFiles) -> VectorModules:
 
 def write_vector_module(directory: Path, modules: VectorModules, index: int) -> None:
     """Write a module to a new directory, which `read_vector_module` and `read_dense` read."""
-    directory.mkdir()
     settings, step = modules.settings[index], modules.steps[index]
     config = settings.model_dump(exclude={"kind"})
     if isinstance(settings, DenseSettings):
         config["activation_function"] = path_of_activation(config.pop("activation"))
         if not config["use_residual"]:
             del config["use_residual"]  # which older versions of sentence-transformers do not know
-    write_json(directory / "config.json", config)
+    write_settings(directory, config)
     if tensors := {name: part.cpu().contiguous() for name, part in step.state_dict().items()}:
         from .weights import write_weights
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from ..nn.config import EncoderConfig
 from .bert import bert_keys
-from .family import NO_DECODER, Family, embedding_keys, key_map, same_names, unused_tensors
-from .heads import task_classes
+from .family import NO_DECODER, Family, key_map, same_names, unused_tensors
+from .heads import model_classes
 
 _LAYER = "encoder.layers.{}"
 _THEIR_LAYER = "transformer.encoder.layers.{}"
@@ -19,8 +19,6 @@ _MATRICES: dict[str, str | tuple[str, ...]] = {
     f"{_LAYER}.feed_forward.intermediate": f"{_THEIR_LAYER}.intermediate.conv1d",
     f"{_LAYER}.feed_forward.output": f"{_THEIR_LAYER}.output.conv1d",
 }
-_SETTINGS = same_names()
-del _SETTINGS["layer_norm_eps"]
 
 
 def _convert_config(raw: dict[str, Any]) -> dict[str, Any]:
@@ -42,7 +40,7 @@ def _extra(config: EncoderConfig) -> dict[str, Any]:
 SQUEEZEBERT = Family(
     name="squeezebert",
     settings={
-        **_SETTINGS,
+        **same_names(exclude={"layer_norm_eps"}),
         "linear_groups.query_key_value": "q_groups",
         "linear_groups.attention_output": "post_attention_groups",
         "linear_groups.intermediate": "intermediate_groups",
@@ -51,7 +49,6 @@ SQUEEZEBERT = Family(
     keys=key_map(
         {
             **bert_keys("transformer"),
-            **embedding_keys("transformer.embeddings"),
             **_MATRICES,
             f"{_LAYER}.attention_norm": f"{_THEIR_LAYER}.post_attention.layernorm",
             f"{_LAYER}.feed_forward_norm": f"{_THEIR_LAYER}.output.layernorm",
@@ -60,11 +57,7 @@ SQUEEZEBERT = Family(
     ),
     prefix="transformer.",
     bare_prefixes=("embeddings.", "encoder.", "pooler."),
-    classes={
-        "encoder": "SqueezeBertModel",
-        "masked-lm": "SqueezeBertForMaskedLM",
-        **task_classes("SqueezeBert"),
-    },
+    classes=model_classes("SqueezeBert"),
     dropouts={},
     fixed_settings={"layer_norm_eps": 1e-12, "keep_pooler": True},
     defaults={

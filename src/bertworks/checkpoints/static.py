@@ -66,7 +66,7 @@ STATIC = Family(
     ),
     prefix="",
     bare_prefixes=(),
-    classes={**bert_classes("Static"), "encoder": "StaticModel"},
+    classes=bert_classes("Static"),
     fixed_settings=_FIXED_SETTINGS,
     defaults={POOLING: STATIC_SETTINGS[POOLING]},
     unused_tensors=((r"(cls\.|classifier\.|qa_outputs\.).*", "the head of another task"),),

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from . import tensorflow
 from .family import Family
-from .keras import find_keras_files, read_keras_weights
+from .keras import KERAS, read_keras_weights
 from .network_weights import equal_tensors
 from .static import STATIC, read_static_tensors
 from .task_adapters import merge_inner_adapter
-from .weight_files import PARAMETRIZATIONS, has_weights, read_json
+from .weight_files import PARAMETRIZATIONS, find_weight_files, has_weights, read_json
 from .weights import read_weights
 from .wrappers import remove_wrapper_names
 
@@ -36,7 +36,7 @@ def read_tensors(
     drop_reasons: dict[str, str] = {}
     if family is STATIC:
         return read_static_tensors(directory), drop_reasons
-    keras_files = [] if has_weights(directory) else find_keras_files(directory)
+    keras_files = [] if has_weights(directory) else find_weight_files(directory, KERAS)
     if keras_files:
         tensors = read_keras_weights(keras_files)
     elif has_weights(directory) or (prefix := tensorflow.find_checkpoint(directory)) is None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .family import Family, key_map
-from .heads import CHOICES, CLASSIFIER, MLM, SPANS, TAGS
+from .family import Family, key_map, unused_heads
+from .heads import CHOICES, CLASSIFIER, MLM, SPANS, TAGS, model_classes
 
 _LAYER = "transformer.layer.{}"
 _OURS = "encoder.layers.{}"
@@ -80,12 +80,9 @@ XLNET = Family(
     prefix="transformer.",
     bare_prefixes=("word_embedding.", "mask_emb", "layer."),
     classes={
-        "encoder": "XLNetModel",
+        **model_classes("XLNet"),
         MLM.model_class: "XLNetLMHeadModel",
-        CLASSIFIER.model_class: "XLNetForSequenceClassification",
-        TAGS.model_class: "XLNetForTokenClassification",
         SPANS.model_class: "XLNetForQuestionAnsweringSimple",
-        CHOICES.model_class: "XLNetForMultipleChoice",
     },
     dropouts=dict.fromkeys((CLASSIFIER.model_class, CHOICES.model_class), "summary_last_dropout"),
     fixed_settings={
@@ -121,8 +118,7 @@ XLNET = Family(
     convert_config=_convert_config,
     adjust_settings=_adjust_settings,
     unused_tensors=(
-        (r"lm_loss\..*", "the head of pre-training, which this task does not have"),
-        (r"(sequence_summary|logits_proj|classifier|qa_outputs)\..*", "the head of another task"),
+        *unused_heads("lm_loss", "sequence_summary|logits_proj|classifier|qa_outputs"),
         (
             r"(start_logits|end_logits|answer_class)\..*",
             "the head of answers by beam search, which is not supported",

@@ -58,8 +58,7 @@ def evaluate(
         BertworksError: the metrics need a package that is not installed.
         CheckpointError: the output for a row, or the total loss, is not finite.
     """
-    evaluator, rows = _collect(network, task, examples, settings, group, is_tuning=is_tuning)
-    return _to_evaluation(evaluator, rows, network, settings, breakdown=breakdown)
+    return _evaluate(network, task, examples, settings, group, is_tuning, breakdown)[0]
 
 
 def evaluate_and_tune(
@@ -73,21 +72,20 @@ def evaluate_and_tune(
 
     Args and errors: see `evaluate`.
     """
-    evaluator, rows = _collect(network, task, examples, settings, group, is_tuning=True)
-    evaluation = _to_evaluation(evaluator, rows, network, settings, breakdown=True)
+    evaluation, evaluator = _evaluate(network, task, examples, settings, group, is_tuning=True)
     return evaluation, evaluator.tuned_settings(evaluation.metrics)
 
 
-def _collect(
+def _evaluate(
     network: AnyNetwork,
     task: Task[Any],
     examples: Iterable[Example],
     settings: EngineSettings,
     group: ProcessGroup | None,
-    *,
-    is_tuning: bool = False,
-) -> tuple[Evaluator, int]:
-    """Return an evaluator with the outputs of all rows, and the number of rows."""
+    is_tuning: bool,
+    breakdown: bool = True,
+) -> tuple[Evaluation, Evaluator]:
+    """Return an evaluation, and the evaluator that has the outputs of all rows."""
     evaluator = task.evaluator()
     evaluator.is_tuning = is_tuning
     if group is not None and not (group.world > 1 and evaluator.state_fields):
@@ -107,17 +105,6 @@ def _collect(
         evaluator.is_tuning = is_tuning
         for part in parts:  # in the order of ranks, so that all processes get the same bits
             evaluator.merge(part)
-    return evaluator, rows
-
-
-def _to_evaluation(
-    evaluator: Evaluator,
-    rows: int,
-    network: AnyNetwork,
-    settings: EngineSettings,
-    *,
-    breakdown: bool,
-) -> Evaluation:
     metrics = evaluator.result()
     if not math.isfinite(metrics.get("loss", 0.0)):
         raise CheckpointError(f"the loss of the {rows:,} rows is not finite", fix=NOT_FINITE_FIX)
@@ -125,4 +112,5 @@ def _to_evaluation(
     precision = resolve_precision(settings.precision, network)
     if precision in _NOTES:
         notes = [*notes, _NOTES[precision]]
-    return Evaluation(metrics, rows, notes, evaluator.breakdown() if breakdown else Breakdown())
+    details = evaluator.breakdown() if breakdown else Breakdown()
+    return Evaluation(metrics, rows, notes, details), evaluator

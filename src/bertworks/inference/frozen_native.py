@@ -221,7 +221,7 @@ def native_parts(
     heads = [one for head in (pooler, modules) if head is not None for one in head.modules()]
     if (
         native is None
-        or any(map(any, map(_hooks, heads)))
+        or any(map(has_hooks, heads))
         or not all(map(_is_plain_part, heads))
         or not (pooler is None or type(pooler) in {Pooler, nn.Identity})
         or (modules is not None and any(map(unsupported_module, modules.settings)))
@@ -255,13 +255,18 @@ def _has_plain_bias(encoder: Encoder) -> bool:
     bias = encoder.score_bias
     if type(bias) is BucketBias:
         table = bias.table
-        has_hooks = any(map(any, map(_hooks, (bias, table))))
-        return _is_plain(table) and table.weight.dtype is torch.float32 and not has_hooks
-    return bias is None or (type(bias) is LinearBias and not any(_hooks(bias)))
+        is_plain = _is_plain(table) and table.weight.dtype is torch.float32
+        return is_plain and not any(map(has_hooks, (bias, table)))
+    return bias is None or (type(bias) is LinearBias and not has_hooks(bias))
 
 
 def _hooks(module: nn.Module) -> tuple[Mapping[int, Any], Mapping[int, Any]]:
     return module._forward_hooks, module._forward_pre_hooks
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether functions are called before or after a module, which may change its results."""
+    return any(_hooks(module))
 
 
 def _is_plain(table: nn.Module) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,7 @@ from ..nn.encoder import Encoder, HasEncoder
 from ..nn.vector_modules import VectorModules
 from ..packed import Padded
 from ..tasks.retrieval.late_interaction import TextForm
-from ..text.definition import Side
-from ..text.encoding import TokenIds, Truncation
+from ..text.encoding import TokenIds
 from ..text.tokenizer import Tokenizer
 from .features import NetworkEmbedder
 from .frozen_network import frozen_form, inference
@@ -93,21 +92,9 @@ class LateInteractionEmbedder(NetworkEmbedder):
     def _expands(self) -> bool:
         return self.is_query and self.late_interaction.expands_queries
 
-    @property
-    def _tokenize(self) -> Callable[..., Sequence[TokenIds]]:
-        return self._sequences
-
-    def _sequences(
-        self,
-        texts: Sequence[str],
-        *,
-        max_length: int,
-        truncation: Truncation,
-        side: Side,
-        where: Sequence[str],
-    ) -> list[TokenIds]:
+    def _tokenize(self, texts: Sequence[Any], **options: Any) -> Sequence[TokenIds]:
         """Return the ids of texts, with the prefix of queries or documents after `[CLS]`."""
-        return self._form.encode(texts, where, max_length, truncation, side, is_query=self.is_query)
+        return self._form.encode(texts, **options, is_query=self.is_query)
 
     def vectors(
         self,
@@ -151,7 +138,7 @@ class LateInteractionEmbedder(NetworkEmbedder):
             texts = [replace(text, encoding=TokenIds(self._fill_query(text))) for text in texts]
         for part, packed in self.batches(texts):
             hidden = encoder(packed)
-            yield part, [hidden[start:end] for start, end in pairwise(packed.cu_seqlens.tolist())]
+            yield part, [hidden[tokens] for tokens in packed.slices]
 
     def _fill_query(self, text: EncodedText) -> NDArray[np.int32]:
         """A query's ids, filled with `[MASK]`."""

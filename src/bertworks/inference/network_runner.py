@@ -22,7 +22,7 @@ from ..packed import Batch
 from ..tasks import is_user_task
 from ..tasks.network import Network
 from ..tasks.task import Example, Task
-from .frozen_native import FrozenNativeEncoder
+from .frozen_native import FrozenNativeEncoder, has_hooks
 from .frozen_network import inference
 from .native_heads import NativeTaskNetwork, head_tensors, unsupported_head
 from .native_weights import WORDS
@@ -71,7 +71,7 @@ def array_form_of(
         is changed by a hook.
     """
     has_form = vars(type(network)).get("has_array_form", False) and not is_user_task(task)
-    if not has_form or _has_hooks(network) or _has_hooks(network.encoder):
+    if not has_form or has_hooks(network) or has_hooks(network.encoder):
         return None
     encoder = form.encoder
     native = encoder.native if isinstance(encoder, FrozenNativeEncoder) else None
@@ -104,12 +104,7 @@ def _is_plain(part: nn.Module) -> bool:
     has_parameters = all(
         isinstance(one, nn.Parameter) for one in part._parameters.values() if one is not None
     )
-    return is_known and not _has_hooks(part) and has_parameters
-
-
-def _has_hooks(part: nn.Module) -> bool:
-    """Whether functions are called before or after a module, which may change its results."""
-    return bool(part._forward_hooks or part._forward_pre_hooks)
+    return is_known and not has_hooks(part) and has_parameters
 
 
 def check_finite(vectors: Tensor, place: Callable[[int], str]) -> None:

@@ -3,33 +3,48 @@
     text ─ fill_texts ─► it, and variants for candidates of several pieces ─ mask_examples
          ─► predict_masks ─► predictions of each variant ─ join_predictions ─► masks and candidates
 
+A candidate is a given word whose probability at a mask is computed. If it has several pieces, it is
+predicted with one mask for each in place of the mask that it fills, and its probability is the
+product of theirs.
+
 `Model` does this with one text; the server's queue, with those of many requests.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from ..errors import BertworksError, DataError, SettingsError
-from ..tasks.pretraining.candidates import (
-    Pieces,
-    ScoredPieces,
-    encode_candidates,
-    make_variants,
-    probabilities_at_masks,
-    rank,
-    score,
-)
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import BertworksError, DataError, SettingsError, truncate_repr
+from ..packed import Array, Batch, to_array
 from ..tasks.pretraining.source import PretrainingExample
 from ..tasks.pretraining.task import PretrainingTask
+from ..tasks.probabilities import softmax
 from ..tasks.task import Prediction
+from ..text.tokenizer import Tokenizer
 from .engine import AnyNetwork, outputs_of
 from .native_network import NativeNetwork
 from .settings import EngineSettings
 
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+Pieces: TypeAlias = Mapping[str, Sequence[int]]
+"""The piece ids of each candidate."""
+
 _PLACE = "rows in memory, row 1"
+
+
+class Candidate(NamedTuple):
+    """A word, whose pieces are scored at a mask and the following ones."""
+
+    mask: int  # its number in the text
+    word: str
+    ids: Sequence[int]
 
 
 class MaskedText(NamedTuple):
@@ -39,14 +54,13 @@ class MaskedText(NamedTuple):
         where: its name in errors.
         text, pair: the texts.
         top_k: number of pieces to return for each mask.
-        candidates: see `ScoredPieces`.
     """
 
     where: str
     text: str
     pair: str | None = None
     top_k: int = 1
-    candidates: ScoredPieces = ()
+    candidates: Sequence[Candidate] = ()
 
 
 class MaskedExample(NamedTuple):
@@ -65,12 +79,45 @@ def get_mask(task: PretrainingTask) -> str:
     return task.tokenizer.id_to_token(task.tokenizer.mask_id)
 
 
+def encode_candidates(tokenizer: Tokenizer, candidates: Sequence[str]) -> dict[str, list[int]]:
+    """Return the piece ids of each candidate.
+
+    Raises:
+        DataError: there are none, or one has no pieces in the vocabulary.
+    """
+    if not candidates:
+        raise DataError("there are no candidates", where="candidates")
+    locations = [f"candidates[{number}]" for number in range(len(candidates))]
+    rows = tokenizer.piece_ids(candidates, where=locations)
+    for location, word, ids in zip(locations, candidates, rows, strict=True):
+        if not len(ids) or (tokenizer.has("unk") and tokenizer.unk_id in ids):
+            raise DataError(
+                f"the vocabulary has no pieces for {truncate_repr(word)}", where=location
+            )
+    return {word: ids.tolist() for word, ids in zip(candidates, rows, strict=True)}
+
+
 def fill_texts(
     task: PretrainingTask, text: str, pieces: Pieces, *, where: str, top_k: int
 ) -> list[MaskedText]:
-    """Return a text with masks, and its variants for candidates of several pieces."""
-    variants = make_variants(text, get_mask(task), pieces)
-    return [MaskedText(where, each.text, None, top_k, each.scored_pieces) for each in variants]
+    """Return a text with masks, and its variants, in which a mask is repeated for each piece."""
+    mask = get_mask(task)
+    parts = text.split(mask)
+    numbers = range(len(parts) - 1)
+    singles = [
+        Candidate(number, word, ids)
+        for number in numbers
+        for word, ids in pieces.items()
+        if len(ids) == 1
+    ]
+    variants = [MaskedText(where, text, None, top_k, singles)]
+    for number in numbers:
+        for length in sorted({len(ids) for ids in pieces.values()} - {1}):
+            masks = [mask * (length if at == number else 1) for at in numbers]
+            joined = "".join(part + more for part, more in zip(parts, [*masks, ""], strict=True))
+            long = [Candidate(number, *one) for one in pieces.items() if len(one[1]) == length]
+            variants.append(MaskedText(where, joined, None, top_k, long))
+    return variants
 
 
 def mask_examples(
@@ -114,25 +161,44 @@ def predict_masks(
     return [predictions[row] for row in texts]
 
 
+def probabilities_at_masks(
+    logits: Array, batch: Batch
+) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    """Yield each row's number, and the probabilities of all pieces at its masks."""
+    probabilities = softmax(to_array(logits))
+    positions = to_array(batch.targets["masked_positions"])
+    edges = np.searchsorted(positions, to_array(batch.packed.cu_seqlens)).tolist()
+    for number, row in enumerate(batch.packed.on_host.sequence_row.tolist()):
+        yield row, probabilities[edges[number] : edges[number + 1]]
+
+
+def score(
+    probabilities: Float[np.ndarray, "masks vocab_size"], candidates: Sequence[Candidate]
+) -> list[float]:
+    """Return the probability of each candidate: the product of its pieces' probabilities."""
+    return [
+        float(np.prod([float(probabilities[mask + at, piece]) for at, piece in enumerate(ids)]))
+        for mask, _, ids in candidates
+    ]
+
+
 def join_predictions(
-    task: PretrainingTask, text: str, pieces: Pieces, predictions: Iterator[Prediction]
+    variants: Sequence[MaskedText], predictions: Iterable[Prediction]
 ) -> Prediction:
-    """Return the `masks` of a text, and its ranked `candidates`, from those of its variants.
+    """Return the `masks` of a text, and the `candidates` of each, the most likely first.
 
     Args:
-        predictions: of the variants, in order; those of other texts may follow.
+        variants: the text and its variants, in order.
+        predictions: theirs; those of other texts may follow.
     """
-    first = next(predictions)
-
-    def scores() -> Iterator[list[float]]:
-        yield first["candidates"]
-        for prediction in predictions:
-            yield prediction["candidates"]
-
-    return {
-        "masks": first["masks"],
-        "candidates": rank(text.count(get_mask(task)), pieces, scores()),
-    }
+    answers = [prediction for _, prediction in zip(variants, predictions, strict=False)]
+    rankings: list[list[dict[str, Any]]] = [[] for _ in answers[0]["masks"]]
+    for variant, answer in zip(variants, answers, strict=True):
+        for (mask, word, _), value in zip(variant.candidates, answer["candidates"], strict=True):
+            rankings[mask].append({"candidate": word, "probability": value})
+    for ranking in rankings:
+        ranking.sort(key=lambda entry: -entry["probability"])
+    return {"masks": answers[0]["masks"], "candidates": rankings}
 
 
 def fill_mask(
@@ -165,7 +231,7 @@ def fill_mask(
     pieces = {} if candidates is None else encode_candidates(task.tokenizer, candidates)
     texts = fill_texts(task, text, pieces, where=_PLACE, top_k=top_k)
     predictions = predict_masks(network, task, mask_examples(task, texts), settings)
-    prediction = join_predictions(task, text, pieces, iter(predictions))
+    prediction = join_predictions(texts, predictions)
     if not prediction["masks"]:
         mask = get_mask(task)
         raise BertworksError(

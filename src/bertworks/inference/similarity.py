@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -46,8 +46,28 @@ def similarities(
         raise DataError("sparse vectors are compared with sparse vectors only")
     if is_sparse(texts):
         return _sparse_similarities(texts, others, function)
-    result = _FUNCTIONS[function](texts.astype(np.float64), others.astype(np.float64))
+    rows: NDArray[np.float64] = texts.astype(np.float64)
+    columns: NDArray[np.float64] = others.astype(np.float64)
+    result: NDArray[np.float64]
+    if function == "cosine":
+        result = np.clip(of_unit_length(rows) @ of_unit_length(columns).T, -1, 1)
+    elif function == "dot":
+        result = rows @ columns.T
+    elif function in ("euclidean", "manhattan"):
+        result = -_distances(rows, columns, is_squared=function == "euclidean")
+    else:
+        what = f"late interaction compares lists of matrices, not {rows.shape} and {columns.shape}"
+        raise DataError(what)
     return result.astype(np.float32)
+
+
+def _distances(
+    rows: NDArray[np.float64], others: NDArray[np.float64], *, is_squared: bool
+) -> NDArray[np.float64]:
+    """Euclidean distances, or sums of absolute differences."""
+    measure = np.square if is_squared else np.abs
+    sums = np.array([measure(others - row).sum(1) for row in rows]).reshape(len(rows), len(others))
+    return np.sqrt(sums) if is_squared else sums
 
 
 def _sparse_similarities(
@@ -91,42 +111,6 @@ def max_similarities(
         for row, query in enumerate(queries):
             result[row, column] = (query.astype(np.float64) @ rows).max(1).sum()
     return result.astype(np.float32)
-
-
-def _cosines(texts: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.clip(of_unit_length(texts) @ of_unit_length(others).T, -1, 1)
-
-
-def _products(texts: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
-    return texts @ others.T
-
-
-def _euclidean(texts: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
-    rows = [-np.sqrt(np.square(others - text).sum(1)) for text in texts]
-    return np.array(rows).reshape(len(texts), len(others))
-
-
-def _manhattan(texts: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
-    rows = [-np.abs(others - text).sum(1) for text in texts]
-    return np.array(rows).reshape(len(texts), len(others))
-
-
-def _refuse_rows(texts: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
-    raise DataError(
-        f"late interaction compares lists of matrices, not {texts.shape} and {others.shape}"
-    )
-
-
-_FUNCTIONS: Mapping[
-    SimilarityFunction,
-    Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]],
-] = {
-    "cosine": _cosines,
-    "dot": _products,
-    "euclidean": _euclidean,
-    "manhattan": _manhattan,
-    "maxsim": _refuse_rows,
-}
 
 
 def of_unit_length(vectors: NDArray[FloatT]) -> NDArray[FloatT]:

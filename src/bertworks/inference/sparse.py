@@ -120,9 +120,8 @@ class SpladeEmbedder(SparseEmbedder):
         for part, packed in self.batches(texts):
             with inference(self.network, self.engine) as form:
                 hidden = form.encoder(packed)
-                edges = packed.cu_seqlens.tolist()
-                for index, text in enumerate(part):
-                    vector = self._vector(form, hidden[edges[index] : edges[index + 1]])
+                for text, tokens in zip(part, packed.slices, strict=True):
+                    vector = self._vector(form, hidden[tokens])
                     # The function is called in this turn of the loop.
                     check_finite(vector[None], lambda _: place(text.index))  # noqa: B023
                     (columns,) = vector.nonzero(as_tuple=True)

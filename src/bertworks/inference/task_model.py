@@ -376,7 +376,7 @@ class TaskModel(EmbeddingModel):
         Args:
             text: a text with `[MASK]` in place of each word to predict.
             top_k: number of pieces per mask; ignored with `candidates`.
-            candidates: words to compare; see `tasks.pretraining.candidates`.
+            candidates: words to compare; see `pretraining_heads`.
             settings: settings of `EngineSettings`, such as `precision="fp32"`.
 
         Returns:

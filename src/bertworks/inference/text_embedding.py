@@ -6,7 +6,6 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Self
@@ -101,9 +100,8 @@ class TextReader(ABC):
         count = len(self.layers) if self.settings.combine == "concat" else 1
         return count * self.config.hidden_size
 
-    @property
-    def _tokenize(self) -> Callable[..., Sequence[Encoding | TokenIds]]:
-        return self.tokenizer.encode_batch
+    def _tokenize(self, texts: Sequence[Any], **options: Any) -> Sequence[Encoding | TokenIds]:
+        return self.tokenizer.encode_batch(texts, **options)
 
     def default_names(self, texts: Sequence[str]) -> list[str]:
         """Return the names of the next texts in errors: their numbers."""
@@ -116,16 +114,13 @@ class TextReader(ABC):
             DataError: a text has a lone surrogate or no tokens, or is too long and `truncation` is
                 "error".
         """
-        return self._encode(texts, where, self.settings.truncation, self._tokenize)
+        return self._encode(texts, where, self.settings.truncation)
 
     def _encode(
-        self,
-        texts: Sequence[Any],
-        where: Sequence[str],
-        truncation: Truncation,
-        tokenize: Callable[..., Sequence[Encoding | TokenIds]],
+        self, texts: Sequence[Any], where: Sequence[str], truncation: Truncation, **options: Any
     ) -> list[EncodedText]:
-        encodings = tokenize(texts, max_length=self.limit, where=where, truncation=truncation)
+        options |= {"max_length": self.limit, "where": where, "truncation": truncation}
+        encodings = self._tokenize(texts, **options)
         encoded_texts = [EncodedText(index, one) for index, one in enumerate(encodings)]
         for place, text in zip(where, encoded_texts, strict=True):
             if not text.num_tokens and not self.may_be_empty:
@@ -227,9 +222,9 @@ class TextEmbedder(TextReader):
         """How the vectors of tokens become that of a text."""
         return self.settings.pooling
 
-    @property
-    def _tokenize(self) -> Callable[..., Sequence[Encoding | TokenIds]]:
-        return self.tokenizer.sequences  # without offsets, which vectors of texts do not need
+    def _tokenize(self, texts: Sequence[Any], **options: Any) -> Sequence[Encoding | TokenIds]:
+        # Without offsets, which vectors of texts do not need.
+        return self.tokenizer.sequences(texts, **options)
 
     def encode(
         self,
@@ -253,8 +248,8 @@ class TextEmbedder(TextReader):
             texts = [prompt + text for text in texts]
         else:
             prompt = ""
-        tokenize = partial(self._tokenize, side=side)
-        encoded_texts = self._encode(texts, where, truncation or self.settings.truncation, tokenize)
+        truncation = truncation or self.settings.truncation
+        encoded_texts = self._encode(texts, where, truncation, side=side)
         num_excluded = self._num_excluded(prompt)
         if not num_excluded:
             return encoded_texts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -50,10 +49,9 @@ class TokenFeatures(TextReader):
         where = where or self.default_names(texts)
         features: dict[int, list[tuple[str, tuple[int, int], Vectors]]] = {}
         for part, packed, hidden in self.token_states(self.encode(texts, where), where):
-            edges = packed.on_host.cu_seqlens.tolist()
-            for text, (start, end) in zip(part, pairwise(edges), strict=True):
+            for text, tokens in zip(part, packed.slices, strict=True):
                 assert isinstance(text.encoding, Encoding)
-                parts = self._parts(texts[text.index], text.encoding, hidden[start:end])
+                parts = self._parts(texts[text.index], text.encoding, hidden[tokens])
                 features[text.index] = list(parts)
             if progress is not None:
                 progress(len(features))

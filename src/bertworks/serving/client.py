@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from ..errors import SettingsError, did_you_mean
 from ..inference.similarity import similarities
 from ..settings.literals import Combine, InferencePrecision, Pooling
-from .client_base import INFO_PATH, Body, ClientBase, Reply, Requests, ServerError, T, retry_delay
+from .client_base import INFO_PATH, Body, ClientBase, Requests, T
 
 P = ParamSpec("P")
 
@@ -222,32 +222,22 @@ class Client(ClientBase):
 
     def _send(self, requests: Requests[T]) -> T:
         """Send the requests that a generator yields, and return its result."""
+        import httpx
+
+        answer: httpx.Response | None = None
         try:
-            request = next(requests)
             while True:
-                try:
-                    answer = self._ask(*request)
-                except ServerError as error:
-                    request = requests.throw(error)
+                step = requests.send(answer)
+                if isinstance(step, float):
+                    time.sleep(step)
+                    answer = None
                 else:
-                    request = requests.send(answer)
+                    answer = self._http.request(**step)
+        except httpx.HTTPError as error:
+            raise self._connection_error(error) from None
         except StopIteration as end:
             result: T = end.value
             return result
-
-    def _ask(self, path: str, body: Body | None, first: int) -> Reply:
-        import httpx
-
-        request = self._make_request(path, body)
-        for number in range(self.retries + 1):
-            try:
-                answer = self._http.request(**request)
-            except httpx.HTTPError as error:
-                raise self._connection_error(error) from None
-            if answer.status_code != 429 or number == self.retries:
-                return self._read_response(answer, first)
-            time.sleep(retry_delay(answer, number))
-        raise AssertionError("the last try returns")
 
 
 def _as_async(
@@ -302,32 +292,22 @@ class AsyncClient(ClientBase):
         return similarities(vectors, other_vectors, info["similarity_fn_name"])
 
     async def _send(self, requests: Requests[T]) -> T:
+        import httpx
+
+        answer: httpx.Response | None = None
         try:
-            request = next(requests)
             while True:
-                try:
-                    answer = await self._ask(*request)
-                except ServerError as error:
-                    request = requests.throw(error)
+                step = requests.send(answer)
+                if isinstance(step, float):
+                    await asyncio.sleep(step)
+                    answer = None
                 else:
-                    request = requests.send(answer)
+                    answer = await self._http.request(**step)
+        except httpx.HTTPError as error:
+            raise self._connection_error(error) from None
         except StopIteration as end:
             result: T = end.value
             return result
-
-    async def _ask(self, path: str, body: Body | None, first: int) -> Reply:
-        import httpx
-
-        request = self._make_request(path, body)
-        for number in range(self.retries + 1):
-            try:
-                answer = await self._http.request(**request)
-            except httpx.HTTPError as error:
-                raise self._connection_error(error) from None
-            if answer.status_code != 429 or number == self.retries:
-                return self._read_response(answer, first)
-            await asyncio.sleep(retry_delay(answer, number))
-        raise AssertionError("the last try returns")
 
 
 def _settings_of_queries(settings: EncodeKeywords, info: Mapping[str, Any]) -> EncodeKeywords:

@@ -35,9 +35,9 @@ class Reply(NamedTuple):
     columns: list[str] | None = None
 
 
-Requests = Generator[tuple[str, Body | None, int], Reply, T]
-"""Yields requests (path; body, None for GET; number of the first text), and receives their
-responses; returns the result of a method."""
+Requests = Generator["dict[str, Any] | float", "httpx.Response | None", T]
+"""Yields requests, as keywords of httpx, and receives their responses; also yields seconds to wait.
+Returns the result of a method."""
 
 _MAX_RETRY_SECONDS = 60.0
 INFO_PATH = "/info"
@@ -110,7 +110,7 @@ class ClientBase(ABC):
 
     def _request_one(self, path: str, body: Body | None, read: Callable[[Any], T]) -> Requests[T]:
         """Send one request."""
-        return read((yield path, body, 0).value)
+        return read((yield from self._ask(path, body)).value)
 
     def _request_many(
         self,
@@ -136,12 +136,12 @@ class ClientBase(ABC):
             parts, answers, first = split_texts(texts, most), [], 0
             try:
                 if reads_neighbours and len(parts) > 1:
-                    info = (yield INFO_PATH, None, 0).value
+                    info = (yield from self._ask(INFO_PATH)).value
                     parts = add_neighbours(parts, info.get("row_context"))
                 columns: list[str] | None = None
                 for part in parts:
                     rows = part if columns is None else select_columns(part, columns)
-                    reply = yield path, body(rows, first), first
+                    reply = yield from self._ask(path, body(rows, first), first)
                     answers.append(reply.value)
                     columns = columns or reply.columns
                     first += len(part)
@@ -149,11 +149,22 @@ class ClientBase(ABC):
             except ServerError as error:
                 if error.status != 413:
                     raise
-                info = (yield INFO_PATH, None, 0).value
+                info = (yield from self._ask(INFO_PATH)).value
                 limit = info.get("max_client_batch_size", self._max_texts)
                 if max(map(len, parts)) * texts_per_item <= limit:  # something else is too large
                     raise
                 self._max_texts = limit
+
+    def _ask(self, path: str, body: Body | None = None, first: int = 0) -> Requests[Reply]:
+        """Send a request, by GET without a body, until the server is not busy; see `retries`."""
+        request = self._make_request(path, body)
+        for number in range(self.retries + 1):
+            answer = yield request
+            assert answer is not None, "the response"
+            if answer.status_code != 429 or number == self.retries:
+                return self._read_response(answer, first)
+            yield retry_delay(answer, number)
+        raise AssertionError("the last try returns")
 
     def _make_request(self, path: str, body: Body | None) -> dict[str, Any]:
         """Return a request as keywords for `httpx`."""
@@ -161,7 +172,7 @@ class ClientBase(ABC):
             return {"method": "GET", "url": path, "params": self._make_body()}
         return {"method": "POST", "url": path, "content": _encode(body), "headers": _JSON_HEADERS}
 
-    def _read_response(self, answer: httpx.Response, first: int = 0) -> Reply:
+    def _read_response(self, answer: httpx.Response, first: int) -> Reply:
         """Return the content of a response.
 
         Args:

@@ -29,7 +29,6 @@ from ..errors import (
     did_you_mean,
     truncate_repr,
 )
-from ..inference.native_model import NativeModel
 from ..loading import use
 from ..settings.literals import Backend, InferencePrecision
 from ..utils.memory import measure_resident_bytes, return_free_memory
@@ -38,8 +37,6 @@ from .logs import log
 
 if TYPE_CHECKING:
     from ..model import Model
-
-    AnyModel = Model | NativeModel
 
 _ALTERNATING_SECONDS = 60.0
 """A model that is needed again so soon after it was unloaded is reported."""
@@ -222,7 +219,7 @@ class Models:
         new_models = []
         for name in self.sources:
             is_failed = name in self.failures
-            if not is_failed and not self._is_loaded(name):
+            if not is_failed and name not in self._loaded_models:
                 continue
             with self._loading[name]:
                 try:
@@ -236,9 +233,6 @@ class Models:
     def swap_in(self, new_models: Sequence[LoadedModel]) -> None:
         """Serve models in place of those with their names."""
         self._insert(new_models)
-
-    def _is_loaded(self, name: str) -> bool:
-        return any(loaded_model.name == name for loaded_model in self.list_loaded())
 
     def _record_failure(
         self, name: str, error: BertworksError, *, at_start: bool = False

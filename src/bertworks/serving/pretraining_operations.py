@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from ..errors import DataError
-from ..inference.pretraining_heads import MaskedText, fill_texts, get_mask, join_predictions
+from ..inference.pretraining_heads import (
+    MaskedText,
+    encode_candidates,
+    fill_texts,
+    get_mask,
+    join_predictions,
+)
 from ..inference.settings import GenerationSettings
-from ..tasks.pretraining.candidates import encode_candidates
 from ..tasks.task import Prediction
 from .job import Job
 from .request_error import invalid_field_error
@@ -29,14 +35,13 @@ async def fill_mask(
         if mask not in text:
             raise invalid_field_error(location, f"there is no {mask} in the text")
     pieces = {} if candidates is None else _encode_candidates(job, candidates)
-    items = [
-        each
-        for location, text in texts
-        for each in fill_texts(task, text, pieces, where=location, top_k=top_k)
+    variants = [
+        fill_texts(task, text, pieces, where=location, top_k=top_k) for location, text in texts
     ]
+    items = [*chain.from_iterable(variants)]
     job.check_count("inputs", len(items))
     predictions = iter(await _compute_masked(job, items))
-    return [join_predictions(task, text, pieces, predictions) for _, text in texts]
+    return [join_predictions(own, predictions) for own in variants]
 
 
 def _encode_candidates(job: Job, candidates: Sequence[str]) -> dict[str, list[int]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -116,9 +115,8 @@ class TokenStatesRunner(EmbedRunner):
         texts, places = _number_rows(examples), ["a text"] * len(examples)
         with memory_errors():
             for part, packed, vectors in self.embedder.token_states(texts, places):
-                edges = packed.on_host.cu_seqlens.tolist()
-                for text, (start, end) in zip(part, pairwise(edges), strict=True):
-                    results[text.index] = vectors[start:end]
+                for text, tokens in zip(part, packed.slices, strict=True):
+                    results[text.index] = vectors[tokens]
         return [results[text.index] for text in texts]
 
 

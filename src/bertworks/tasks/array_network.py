@@ -45,10 +45,10 @@ def compute_in_chunks(
     return np.concatenate([function(part) for part in packed.split(CHUNK_TOKENS)])
 
 
-def sequence_outputs(
+def head_outputs(
     network: ArrayNetwork, head: str, packed: Packed
-) -> Float[np.ndarray, "sequences outputs"]:
-    """The outputs of a head that pools, in the order of the pack."""
+) -> Float[np.ndarray, "rows outputs"]:
+    """The outputs of a head for each token, or each sequence if it pools, in the pack's order."""
     return compute_in_chunks(lambda part: network.head(head, network.hidden(part), part), packed)
 
 

@@ -34,14 +34,15 @@ from ..nn.head_layouts import (
 )
 from ..packed import Batch, to_array
 from ..text.encoding import Truncation
-from .array_network import ArrayNetwork, sequence_outputs
+from .array_network import ArrayNetwork, head_outputs
 from .evaluators import SingleLabelEvaluator
 from .example import LabelledExample, Tokens, pack, sort_sequences
-from .labelled import LabelledTask, TaskSettings, detected_setting
+from .labelled import LabelledTask
 from .labels import MARKS, find_mark, read_label_name
 from .probabilities import softmax
 from .scores import SingleLabelScores
 from .task import Evaluator, Outputs, Prediction
+from .task_settings import TaskSettings, detected_setting
 
 if TYPE_CHECKING:
     from .choice_network import ChoiceNetwork
@@ -226,19 +227,8 @@ class ChoiceTask(LabelledTask[LabelledExample]):
         return {"first_number": find_first_number(rows, rows.name, label, choices)}
 
     @classmethod
-    def from_published_checkpoint(cls, checkpoint: PublishedCheckpoint) -> Self | None:
-        if not checkpoint.has_head(cls.head):
-            return None
-        dropout = checkpoint.dropout(cls.head)
-        settings = ChoiceSettings.parse(
-            {
-                **USUAL_COLUMNS,
-                "max_seq_length": checkpoint.max_length,
-                "dropout": dropout,
-                "is_question_optional": True,
-            }
-        )
-        return cls(checkpoint.tokenizer, settings)
+    def settings_of_checkpoint(cls, checkpoint: PublishedCheckpoint) -> dict[str, Any]:  # noqa: ARG003
+        return {**USUAL_COLUMNS, "is_question_optional": True}
 
     def network(self, config: EncoderConfig) -> ChoiceNetwork:
         from .choice_network import ChoiceNetwork
@@ -256,7 +246,7 @@ class ChoiceTask(LabelledTask[LabelledExample]):
 
     def compute(self, network: ArrayNetwork, batch: Batch) -> dict[str, NDArray[Any]]:
         packed = batch.packed
-        scores = sequence_outputs(network, CHOICES.name, packed)[:, 0]
+        scores = head_outputs(network, CHOICES.name, packed)[:, 0]
         shape = (len(batch.examples), len(batch.targets["max_choices"]))
         logits = np.full(shape, np.finfo(np.float32).min, np.float32)
         logits[batch.targets["row"], packed.sequence_number] = scores

@@ -30,10 +30,11 @@ from .calibration import LogitScaling, conformal_quantile
 from .classifier import ClassifierTask
 from .evaluators import ClassificationEvaluator, MultiLabelEvaluator
 from .example import LabelledExample, collate_labelled
-from .labelled import LabelledTask, TaskSettings, detected_setting, has_no_teacher
+from .labelled import LabelledTask
 from .labels import count_labels, read_label_names, sort_labels
 from .task import DisplayValue, Evaluator, Outputs, Prediction, Task
-from .texts import TextSettings, TextTask, has_single_output, settings_of_checkpoint, sigmoid
+from .task_settings import TaskSettings, detected_setting, has_no_teacher
+from .texts import TextSettings, TextTask, columns_of_checkpoint, has_single_output, sigmoid
 
 if TYPE_CHECKING:
     from .text_network import TextClassifierNetwork
@@ -96,11 +97,10 @@ class TextClassifierTask(ClassifierTask[LabelledExample], TextTask):
     settings: TextClassifierSettings
 
     @classmethod
-    def from_published_checkpoint(cls, checkpoint: PublishedCheckpoint) -> Self | None:
-        if not checkpoint.has_head(cls.head) or not cls._is_trained_for(checkpoint):
+    def settings_of_checkpoint(cls, checkpoint: PublishedCheckpoint) -> dict[str, Any] | None:
+        if not cls._is_trained_for(checkpoint):
             return None
-        values = {"labels": checkpoint.labels(cls.head)} | settings_of_checkpoint(checkpoint)
-        return cls(checkpoint.tokenizer, cls.settings_class.parse(values))
+        return {"labels": checkpoint.labels(cls.head), **columns_of_checkpoint(checkpoint)}
 
     @classmethod
     @abstractmethod
@@ -217,13 +217,6 @@ class ClassificationSettings(TextClassifierSettings):
         None, "the probability with which the set that is predicted for a row has its label"
     )
 
-    @property
-    def positive(self) -> str | None:
-        """The positive class: `positive_label`, or the last of two classes."""
-        if self.positive_label is None and len(self.labels) == 2:
-            return self.labels[-1]
-        return self.positive_label
-
     @model_validator(mode="after")
     def _check_labels(self) -> Self:
         if len(self.labels) == 1:
@@ -276,7 +269,7 @@ class ClassificationTask(TextClassifierTask):
 
     @property
     def positive(self) -> str | None:
-        return self.settings.positive
+        return self.settings.positive_label or super().positive
 
     @property
     def no_label(self) -> str | None:
@@ -336,16 +329,7 @@ class ClassificationTask(TextClassifierTask):
     def _build_network(self, config: EncoderConfig) -> TextClassifierNetwork:
         from .text_network import ClassificationNetwork
 
-        settings = self.settings
-        return ClassificationNetwork(
-            config,
-            len(settings.labels),
-            settings.dropout,
-            class_weights=settings.class_weights,
-            label_smoothing=settings.label_smoothing,
-            lm_weight=settings.lm_weight,
-            pooling=settings.pooling,
-        )
+        return ClassificationNetwork(config, self.settings)
 
     def baseline_losses(self, counts: Mapping[str, int]) -> Mapping[str, float]:
         """Return the entropy of the label frequencies; empty unless the loss is plain
@@ -410,15 +394,7 @@ class MultiLabelTask(TextClassifierTask):
     def _build_network(self, config: EncoderConfig) -> TextClassifierNetwork:
         from .text_network import MultiLabelNetwork
 
-        settings = self.settings
-        return MultiLabelNetwork(
-            config,
-            len(settings.labels),
-            settings.dropout,
-            class_weights=settings.class_weights,
-            lm_weight=settings.lm_weight,
-            pooling=settings.pooling,
-        )
+        return MultiLabelNetwork(config, self.settings)
 
     def read_label(self, row: Row, column: str, where: str) -> Any:
         """Return a row's classes: `[classes]` of 0 and 1."""

@@ -23,7 +23,7 @@ from ..packed import Batch, to_array
 from .calibration import LogitScaling
 from .evaluators import SingleLabelEvaluator
 from .example import ExampleT, collate_labelled
-from .labelled import LABEL, LabelledTask, TaskSettings, detected_setting
+from .labelled import LABEL, LabelledTask
 from .labels import (
     MARKS,
     build_label_entries,
@@ -36,6 +36,7 @@ from .labels import (
 from .probabilities import softmax
 from .scores import ClassificationScores
 from .task import Evaluator, Outputs, Prediction
+from .task_settings import TaskSettings, detected_setting
 
 
 class ClassifierSettings(TaskSettings):

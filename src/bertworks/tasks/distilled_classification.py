@@ -15,7 +15,6 @@ from torch import Tensor
 from ..nn.config import EncoderConfig
 from ..nn.layers import promote_to_float32
 from ..text.tokenizer import Tokenizer
-from .array_network import SequencePooling
 from .classification import ClassificationSettings, ClassificationTask
 from .example import LabelledExample
 from .text_network import TextClassifierNetwork
@@ -26,20 +25,14 @@ class DistilledNetwork(TextClassifierNetwork):
 
     Args:
         temperature: the logits of teacher and student are divided by it.
-        pooling: how the logits of a row's sequences are pooled.
     """
 
     has_array_form = True
 
     def __init__(
-        self,
-        config: EncoderConfig,
-        num_labels: int,
-        dropout: float | None,
-        temperature: float,
-        pooling: SequencePooling = "mean",
+        self, config: EncoderConfig, settings: ClassificationSettings, temperature: float
     ) -> None:
-        super().__init__(config, num_labels, dropout, pooling=pooling)
+        super().__init__(config, settings)
         self._temperature = temperature
 
     def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -70,14 +63,7 @@ class DistilledTask(ClassificationTask):
         self.temperature = temperature
 
     def _build_network(self, config: EncoderConfig) -> TextClassifierNetwork:
-        settings = self.settings
-        return DistilledNetwork(
-            config,
-            len(settings.labels),
-            settings.dropout,
-            self.temperature,
-            settings.pooling,
-        )
+        return DistilledNetwork(config, self.settings, self.temperature)
 
     def count_targets(self, examples: Sequence[LabelledExample]) -> Mapping[str, int]:
         """Count for each class the rows in which it is the most probable."""

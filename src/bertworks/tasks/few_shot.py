@@ -61,10 +61,8 @@ class RowPair(NamedTuple):
 class FewShotNetwork(ClassificationNetwork):
     """A classifier whose encoder is trained on pairs; gradients do not change its head."""
 
-    has_array_form = False  # `predict` also returns vectors
-
     def __init__(self, config: EncoderConfig, settings: ClassificationSettings) -> None:
-        super().__init__(config, len(settings.labels), pooling=settings.pooling)
+        super().__init__(config, settings)
         self._vector_pooling = _POOLINGS[self.encoder.config.classifier_pooling]
         pooler = self.encoder.pooler
         self._fitted_parts = [self.head] if pooler is None else [self.head, pooler]

@@ -9,79 +9,23 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, cached_property
-from typing import Any, ClassVar, Literal, Self, cast
+from functools import cached_property
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator
-
+from ..checkpoints.heads import PublishedCheckpoint
 from ..checkpoints.sentence_settings import SentenceSettings
 from ..data.rows import NoLabel, Row, Rows
 from ..data.schema import RoleColumns, Schema, columns_present, names_of
-from ..data.unlabelled import LabelledTableOptions
 from ..errors import DataError, SettingsError, row_name
 from ..packed import Batch
 from ..settings.base import Settings
 from ..text.tokenizer import Tokenizer
 from .example import ExampleT
 from .task import Outputs, Task
+from .task_settings import TaskSettings, user_settings
 
 LABEL = "label"
 """The role of the column with the targets, in tasks with one target per row."""
-
-_DETECTED_MARK = {"detected": True}
-
-
-def detected_setting(default: Any, description: str) -> Any:
-    """A setting of a task that comes from the training rows or a checkpoint, not from the user."""
-    return Field(default, description=description, json_schema_extra=dict(_DETECTED_MARK))
-
-
-class TaskSettings(Settings):
-    """Sequence length and output layer."""
-
-    is_checked_later = True
-
-    max_seq_length: int = Field(128, ge=4, description="maximum tokens per sequence")
-    dropout: float | None = Field(None, ge=0, lt=1, description="dropout before the output layer")
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _convert_numbers_to_names(cls, value: Any, info: ValidationInfo) -> Any:
-        """Turn numbers into names: YAML reads a column or label named `1` as a number."""
-        if not (info.field_name or "").endswith(("_column", "_columns", "_label")):
-            return value
-        return tuple(map(_name_of, value)) if isinstance(value, list | tuple) else _name_of(value)
-
-    def named_columns(self) -> list[str]:
-        """Return the columns that the user named, to distinguish a header from a row."""
-        values = (value for name, value in self if name.endswith("_column"))
-        return [value for value in values if value is not None]
-
-
-def _name_of(value: Any) -> Any:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-@cache
-def _user_settings(settings: type[TaskSettings]) -> type[TaskSettings]:
-    detected_fields = {
-        name: field.default
-        for name, field in settings.model_fields.items()
-        if field.json_schema_extra == _DETECTED_MARK
-    }
-    members = {
-        "__module__": settings.__module__,
-        "__doc__": settings.__doc__,
-        "__annotations__": dict.fromkeys(detected_fields, ClassVar[Any]),  # so they are no fields
-        **detected_fields,
-    }
-    bases = (settings, LabelledTableOptions)
-    return cast(type[TaskSettings], type(settings.__name__, bases, members))
-
-
-def has_no_teacher(settings: Any) -> bool:
-    """Whether a task learns from labels, also before it is known that it does."""
-    return getattr(settings, "teacher", None) is None
 
 
 class LabelledTask(Task[ExampleT]):
@@ -140,7 +84,7 @@ class LabelledTask(Task[ExampleT]):
     @classmethod
     def user_settings(cls) -> type[TaskSettings]:
         """Return the settings that a user gives: not the detected ones, but how tables are read."""
-        return _user_settings(cls.settings_class)
+        return user_settings(cls.settings_class)
 
     @classmethod
     def user_settings_in(cls, settings: Settings) -> TaskSettings:
@@ -159,6 +103,21 @@ class LabelledTask(Task[ExampleT]):
 
     def to_dict(self) -> dict[str, Any]:
         return self.settings.model_dump(mode="json")
+
+    @classmethod
+    def from_published_checkpoint(cls, checkpoint: PublishedCheckpoint) -> Self | None:
+        if cls.head is None or not checkpoint.has_head(cls.head):
+            return None
+        values = cls.settings_of_checkpoint(checkpoint)
+        if values is None:
+            return None
+        limits = {"max_seq_length": checkpoint.max_length, "dropout": checkpoint.dropout(cls.head)}
+        return cls(checkpoint.tokenizer, cls.settings_class.parse({**limits, **values}))
+
+    @classmethod
+    def settings_of_checkpoint(cls, checkpoint: PublishedCheckpoint) -> dict[str, Any] | None:  # noqa: ARG003
+        """Return settings for another tool's checkpoint; None if its head is of another task."""
+        return None
 
     @cached_property
     def label_indices(self) -> dict[str, int]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,15 +29,15 @@ from ..packed import Batch, to_array
 from .array_network import ArrayNetwork
 from .evaluators import RegressionEvaluator
 from .example import LabelledExample, collate_labelled
-from .labelled import TaskSettings, detected_setting
 from .labels import build_label_entries, read_finite_number
 from .task import DisplayValue, Evaluator, Outputs, Prediction
+from .task_settings import TaskSettings, detected_setting
 from .texts import (
     VALUED_TEXTS,
     TextSettings,
     TextTask,
+    columns_of_checkpoint,
     has_single_output,
-    settings_of_checkpoint,
     sigmoid,
 )
 
@@ -84,14 +84,10 @@ class RegressionTask(TextTask):
     metrics: ClassVar[tuple[str, ...]] = RegressionEvaluator.metrics
 
     @classmethod
-    def from_published_checkpoint(cls, checkpoint: PublishedCheckpoint) -> Self | None:
-        if not checkpoint.has_head(cls.head) or not has_single_output(checkpoint):
+    def settings_of_checkpoint(cls, checkpoint: PublishedCheckpoint) -> dict[str, Any] | None:
+        if not has_single_output(checkpoint):
             return None
-        settings = {
-            **settings_of_checkpoint(checkpoint),
-            "activation": _find_activation(checkpoint),
-        }
-        return cls(checkpoint.tokenizer, RegressionSettings.parse(settings))
+        return {"activation": _find_activation(checkpoint), **columns_of_checkpoint(checkpoint)}
 
     def config_entries(self) -> dict[str, Any]:
         entries = build_label_entries(("value",))

@@ -62,16 +62,7 @@ def _task_from_file(
     tokenizer: Tokenizer,
     directory: Path,
 ) -> Task[Any]:
-    """Return the task that a directory's `bertworks.json` describes.
-
-    Args:
-        task: its class, if the user gives one; by default this package's task of that name.
-
-    Raises:
-        SettingsError: the class that the user gives cannot be loaded.
-        CheckpointError: the class is that of another task, this package has no such task, or the
-            task's settings are not valid.
-    """
+    """Return the task that a directory's `bertworks.json` describes; see `find_task`."""
     where = str(directory / "bertworks.json")
     if task is None and not is_registered(task_file.task):
         raise CheckpointError(

@@ -10,8 +10,7 @@ in the same way. The mean weights all windows equally; with the maximum, one pas
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -27,6 +26,7 @@ from ..nn.layers import promote_to_float32
 from ..nn.losses import cross_entropy_sum, next_token_loss_sum
 from ..packed import Batch, Packed, Padded, Sequences, to_tensor
 from .array_network import CHUNK_TOKENS, SequencePooling
+from .classification import ClassificationSettings, TextClassifierSettings
 from .network import ClassifierNetwork, Network
 
 
@@ -75,38 +75,23 @@ class TextNetwork(Network):
 
 
 class TextClassifierNetwork(TextNetwork, ClassifierNetwork):
-    """An encoder with a classification head.
+    """An encoder with a classification head."""
 
-    Args:
-        class_weights: weight of each class in the loss; 1 if omitted.
-        lm_weight: weight of the auxiliary next-piece prediction loss (Radford et al. 2018, §3.2).
-    """
-
-    def __init__(
-        self,
-        config: EncoderConfig,
-        num_labels: int,
-        dropout: float | None = None,
-        *,
-        class_weights: Sequence[float] | None = None,
-        lm_weight: float = 0.0,
-        pooling: SequencePooling = "mean",
-    ) -> None:
-        super().__init__(config, num_labels, dropout, pooling)
-        self._class_weights = class_weights
-        self.lm_weight = lm_weight
+    def __init__(self, config: EncoderConfig, settings: TextClassifierSettings) -> None:
+        super().__init__(config, len(settings.labels), settings.dropout, settings.pooling)
+        self._settings = settings
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return the summed losses of the rows, `classification`; with `lm_weight` also
-        `weighted_lm`, the weighted next-piece loss."""
+        `weighted_lm`, the weighted next-piece loss (Radford et al. 2018, §3.2)."""
         packed, labels = batch.packed, batch.targets["labels"]
-        if not self.lm_weight:
+        if not self._settings.lm_weight:
             return {"classification": self.loss_sum(self.logits(batch), labels)}
         hidden = self.encoder(packed)
         lm = next_token_loss_sum(self.encoder, hidden, packed)
         logits = pool_sequences(self.head(self.encoder, hidden, packed), packed, self.pooling)
         loss = self.loss_sum(logits, labels)
-        return {"classification": loss, "weighted_lm": self.lm_weight * lm}
+        return {"classification": loss, "weighted_lm": self._settings.lm_weight * lm}
 
     @abstractmethod
     def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -114,43 +99,28 @@ class TextClassifierNetwork(TextNetwork, ClassifierNetwork):
 
     def class_weights(self, logits: Tensor) -> Tensor | None:
         """Return the weights of the classes, `[classes]`, on the logits' device; None if all 1."""
-        if self._class_weights is None:
+        if self._settings.class_weights is None:
             return None
-        weights: Tensor = to_tensor(np.asarray(self._class_weights, np.float32), logits.device)
+        values = np.asarray(self._settings.class_weights, np.float32)
+        weights: Tensor = to_tensor(values, logits.device)
         return weights
 
 
 class ClassificationNetwork(TextClassifierNetwork):
-    """An encoder with a classification head, and a softmax over the classes.
-
-    Args:
-        label_smoothing: share of the target that is spread over all classes.
-        others: arguments of `TextClassifierNetwork`.
-    """
+    """An encoder with a classification head, and a softmax over the classes."""
 
     has_array_form = True
 
-    def __init__(
-        self,
-        config: EncoderConfig,
-        num_labels: int,
-        dropout: float | None = None,
-        *,
-        label_smoothing: float = 0.0,
-        pooling: SequencePooling = "mean",
-        **others: Any,
-    ) -> None:
-        super().__init__(config, num_labels, dropout, pooling=pooling, **others)
-        self._smoothing = label_smoothing
+    _settings: ClassificationSettings
 
     def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
-        weights = self.class_weights(logits)
-        if weights is None and not self._smoothing:
+        weights, smoothing = self.class_weights(logits), self._settings.label_smoothing
+        if weights is None and not smoothing:
             return cross_entropy_sum(logits, labels)
         # Weight each row by its gold class: with label smoothing, PyTorch's `weight` would weight
         # each class of the smoothed target instead of the row.
         rows = F.cross_entropy(
-            promote_to_float32(logits), labels, reduction="none", label_smoothing=self._smoothing
+            promote_to_float32(logits), labels, reduction="none", label_smoothing=smoothing
         )
         return (rows if weights is None else rows * weights[labels]).sum()
 

@@ -29,13 +29,10 @@ from ..settings.base import Need
 from ..text.encoding import Encoding, truncate
 from ..text.tokenizer import Tokenizer
 from ..text.windows import segment_windows
-from .array_network import ArrayNetwork, SequencePooling, pool_rows, sequence_outputs
+from .array_network import ArrayNetwork, SequencePooling, head_outputs, pool_rows
 from .example import LabelledExample, Tokens
-from .labelled import (
-    LabelledTask,
-    TaskSettings,
-    detected_setting,
-)
+from .labelled import LabelledTask
+from .task_settings import TaskSettings, detected_setting
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -49,7 +46,10 @@ _SWAPPED_TRUNCATION: Mapping[Truncation, Truncation] = {"first": "second", "seco
 class _TextSchema(Schema):
     """Columns of texts and of pairs of texts, which are detected together."""
 
-    of_numbers = False
+    def __init__(self, *, of_numbers: bool) -> None:
+        pair = Role("pair", title="second text", optional=True)
+        super().__init__(Role("text"), pair, Role("label", of_label=True))
+        self.of_numbers = of_numbers
 
     def find(
         self, rows: Rows, names: Mapping[str, Any] | None = None, *, labelled: bool
@@ -59,18 +59,7 @@ class _TextSchema(Schema):
         )
 
 
-class _ValueSchema(_TextSchema):
-    """Columns of texts and of pairs of texts, where the label is a number."""
-
-    of_numbers = True
-
-
-_ROLES = (
-    *(Role("text"), Role("pair", title="second text", optional=True)),
-    Role("label", of_label=True),
-)
-TEXTS = _TextSchema(*_ROLES)
-VALUED_TEXTS = _ValueSchema(*_ROLES)
+TEXTS, VALUED_TEXTS = _TextSchema(of_numbers=False), _TextSchema(of_numbers=True)
 
 
 def check_stride(stride: int | None, max_seq_length: int) -> None:
@@ -164,7 +153,7 @@ class TextTask(LabelledTask[LabelledExample]):
     ) -> Float[np.ndarray, "rows outputs"]:
         """Return the pooled logits of each row; see `text_network.TextNetwork.logits`."""
         packed = batch.packed
-        outputs = sequence_outputs(network, CLASSIFIER.name, packed)
+        outputs = head_outputs(network, CLASSIFIER.name, packed)
         return pool_rows(outputs, packed, self.settings.pooling)
 
     def _layouts(self, config: EncoderConfig, outputs: int) -> dict[str, HeadLayout]:
@@ -350,13 +339,11 @@ def has_single_output(checkpoint: PublishedCheckpoint) -> bool:
     return outputs == 1 and kind != "multi_label_classification"
 
 
-def settings_of_checkpoint(checkpoint: PublishedCheckpoint) -> dict[str, Any]:
-    """Return the settings of a task on texts, from another tool's checkpoint."""
+def columns_of_checkpoint(checkpoint: PublishedCheckpoint) -> dict[str, Any]:
+    """Return the columns of a task on texts, from another tool's checkpoint."""
     return {
         "text_column": "text",
         "pair_column": "pair" if checkpoint.takes_pairs else None,
         "label_column": "label",
         "is_pair_optional": not checkpoint.takes_pairs,
-        "max_seq_length": checkpoint.max_length,
-        "dropout": checkpoint.dropout(CLASSIFIER),
     }

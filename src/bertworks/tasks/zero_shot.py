@@ -18,9 +18,9 @@ from ..data.rows import Row, texts_of
 from ..packed import Batch, to_array
 from .classification import ClassificationSettings, ClassificationTask
 from .example import LabelledExample, Tokens, collate_labelled
-from .labelled import TaskSettings, detected_setting
 from .probabilities import softmax
 from .task import Outputs, Prediction, Task
+from .task_settings import TaskSettings, detected_setting
 
 
 class ZeroShotSettings(ClassificationSettings):

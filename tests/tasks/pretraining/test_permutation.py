@@ -16,8 +16,8 @@ from transformers.models.xlnet.modeling_xlnet import XLNetModel
 from bertworks.errors import SettingsError
 from bertworks.nn.two_stream import Steps, query_stream
 from bertworks.packed import Batch, Packed
+from bertworks.tasks.pretraining.network import PermutationNetwork
 from bertworks.tasks.pretraining.permutation import PermutationTask
-from bertworks.tasks.pretraining.permutation_network import PermutationNetwork
 from bertworks.tasks.pretraining.source import PretrainingExample
 from bertworks.text.tokenizer import Tokenizer
 from tests.checkpoints import oracles

@@ -26,10 +26,10 @@ from bertworks.tasks.pretraining.discriminator import (
     with_generator,
     write_shared_embeddings,
 )
+from bertworks.tasks.pretraining.evaluator import area_under_curve
 from bertworks.tasks.pretraining.instances import InstanceSettings
 from bertworks.tasks.pretraining.masking import MaskingSettings
 from bertworks.tasks.pretraining.replaced_tokens import ReplacedTokensTask
-from bertworks.tasks.pretraining.replaced_tokens_evaluator import area_under_curve
 from bertworks.tasks.pretraining.settings import ReplacedTokensSettings
 from bertworks.tasks.pretraining.source import PretrainingExample
 from bertworks.training.fit import fit

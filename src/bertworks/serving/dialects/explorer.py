@@ -37,6 +37,8 @@ AblatedHeads: Any = Field(
     [], max_length=10_000, description="[layer, head] of heads that are switched off."
 )
 
+_FUNCTIONS = {"pair": "minimal_pair"}
+
 dialect = Dialect("explorer", errors="tei")
 
 
@@ -76,13 +78,11 @@ class ViewRequest(Request):
     """A request for a view of a model, and perhaps of texts.
 
     Attributes:
-        view: its name.
-        function: the name in `explorer` of the function that returns it for a model; the fields of
-            the request are its arguments.
+        view: its name, which is also that of the function in `explorer` that returns it for a
+            model, but for `_FUNCTIONS`; the fields of the request are the function's arguments.
     """
 
     view: ClassVar[str]
-    function: ClassVar[str]
 
     def decode(self, job: Job) -> Awaitable[Any]:
         values = self.model_dump(exclude={"model"})
@@ -100,7 +100,7 @@ class ViewRequest(Request):
 
         def compute() -> Any:
             model = loaded_model.network_model if view in NETWORK_VIEWS else loaded_model.model
-            return getattr(explorer, self.function)(model, **values)
+            return getattr(explorer, _FUNCTIONS.get(view, view))(model, **values)
 
         return job.service.view_executor.run(compute, job.context.deadline)
 
@@ -163,81 +163,69 @@ class ClaimRequest(ViewRequest):
 
 _SENTENCE, _MASKED = {"text": "She opened the door."}, {"text": "The door was {mask}."}
 
-VIEWS: Mapping[str, tuple[type[ViewRequest], str, str, Mapping[str, Any]]] = {
+VIEWS: Mapping[str, tuple[type[ViewRequest], str, Mapping[str, Any]]] = {
     "pieces": (
         PiecesRequest,
-        "pieces",
         "The tokens and words of a text, or of a pair.",
         {"text": "Unaffable words are split."},
     ),
     "fill": (
         FillRequest,
-        "fill",
         "Predict each blank: from both sides, from the left alone, and at every layer.",
         {**_MASKED, "top_k": 3},
     ),
     "attention": (
         AttentionRequest,
-        "attention",
         "The attention weights of all heads, and measures that describe each head.",
         _SENTENCE,
     ),
     "layer": (
         LayerRequest,
-        "layer",
         "One layer's numbers for a text: queries, keys, values, the output of each map, the norms.",
         {**_SENTENCE, "layer": 0},
     ),
     "weights": (
         WeightsRequest,
-        "weights",
         "One row of a weight matrix: its product with the input, plus a bias, is an output.",
         {"layer": 0, "matrix": "query", "row": 0},
     ),
     "predict": (
         PredictRequest,
-        "predict",
         "The model's prediction, with heads switched off; the target is chosen with all heads on.",
         {**_MASKED, "ablated_heads": [[0, 0]]},
     ),
     "heads": (
         TargetRequest,
-        "heads",
         "How much a prediction changes when one head is switched off, for each head.",
         _MASKED,
     ),
     "occlusion": (
         TargetRequest,
-        "occlusion",
         "How much a prediction changes when a word is hidden, for each word but a predicted blank.",
         _MASKED,
     ),
     "steps": (
         TargetRequest,
-        "steps",
         "One prediction step by step: the embeddings, every layer, logits, probabilities.",
         _SENTENCE,
     ),
     "pair": (
         PairRequest,
-        "minimal_pair",
         "Compare two texts: the prediction, vectors and attention.",
         {**_SENTENCE, "other": "She opened a door."},
     ),
     "contexts": (
         ContextsRequest,
-        "contexts",
         "Compare a word's vectors in several texts: cosines by layer, and a map of two dimensions.",
         {"word": "bank", "texts": ["The bank of the river.", "The bank lends money."]},
     ),
     "claim": (
         ClaimRequest,
-        "claim",
         "How often each head attends most to the claimed word, next to the best fixed offset.",
         {"texts": ["She opened the door."], "claim": "previous"},
     ),
 }
-"""The request of each view, the function that computes it, what it does, and an example."""
+"""The request of each view, what it does, and an example."""
 
 
 @dialect.get("/explore/models")
@@ -289,16 +277,10 @@ def _other_models(served_models: Models, view: str) -> str:
     return f" On this server: {', '.join(names)}." if names else ""
 
 
-def _add(
-    view: str,
-    schema: type[ViewRequest],
-    function: str,
-    what: str,
-    example: Mapping[str, Any],
-) -> None:
+def _add(view: str, schema: type[ViewRequest], what: str, example: Mapping[str, Any]) -> None:
     name = f"{view.title()}Request"
     kind = create_model(name, __base__=schema, __doc__=what, __module__=__name__)
-    kind.view, kind.function = view, function
+    kind.view = view
     needs = "fill-mask" if "{mask}" in example.get("text", "") else "embed"
     dialect.request(f"/explore/{view}", example=example, needs=needs)(kind)
 

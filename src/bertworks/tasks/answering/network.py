@@ -14,38 +14,30 @@ from ...nn.heads import TokenHead
 from ...nn.layers import promote_to_float32
 from ...packed import Batch, Padded, to_tensor
 from ..network import Network, reshape_by_row
-from .settings import Softmax, SpanLoss
+from .settings import AnsweringSettings
 
 
 class AnsweringNetwork(Network):
     """An encoder with the start and end vectors of answers.
 
     Args:
-        dropout: before the output layer. The default is `config.answering_dropout`, which is no
-            dropout in all families except DistilBERT, as in the original.
-        span_loss: whether a window's loss is the mean or the sum of its start and end losses.
-        softmax: over all tokens of a sequence, or only over `[CLS]` and the passage.
+        settings: the default of `dropout` is `config.answering_dropout`, which is no dropout in all
+            families except DistilBERT, as in the original.
     """
 
     has_array_form = True
 
-    def __init__(
-        self,
-        config: EncoderConfig,
-        dropout: float | None = None,
-        span_loss: SpanLoss = "mean",
-        softmax: Softmax = "sequence",
-    ) -> None:
+    def __init__(self, config: EncoderConfig, settings: AnsweringSettings) -> None:
         super().__init__()
         self.encoder = Encoder(config, pooler=False)
+        dropout = settings.dropout
         dropout = config.head_dropout("answering_dropout") if dropout is None else dropout
         self.span_head = TokenHead(config, 2, dropout)
-        self._span_loss, self._softmax = span_loss, softmax
+        self._settings = settings
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Return `answering`: the sum of the windows' losses."""
-        logits = self._logits(batch)
-        return {"answering": answering_loss_sum(logits, batch, self._span_loss, self._softmax)}
+        return {"answering": answering_loss_sum(self._logits(batch), batch, self._settings)}
 
     def predict(self, batch: Batch) -> dict[str, Tensor]:
         """Return `logits` `[tokens, 2]`: start and end logits of each token."""
@@ -62,21 +54,18 @@ class AnsweringNetwork(Network):
 
 
 def answering_loss_sum(
-    logits: Float[Tensor, "tokens 2"], batch: Batch, span_loss: SpanLoss, softmax: Softmax
+    logits: Float[Tensor, "tokens 2"], batch: Batch, settings: AnsweringSettings
 ) -> Float[Tensor, ""]:
     """The sum over windows of the mean or sum of the start and end cross-entropies."""
     logits, packed = promote_to_float32(logits), batch.packed
+    if settings.softmax == "passage":
+        logits = logits.masked_fill(~batch.targets["may_answer"][:, None], -torch.inf)
     numbers = np.repeat(np.arange(packed.num_sequences), packed.lengths)
     sequence = to_tensor(numbers, logits.device)
     padded = logits.new_full((packed.num_sequences, packed.max_seqlen, 2), -torch.inf).index_put(
         (sequence, packed.position_ids), logits
     )
-    if softmax == "passage":
-        is_excluded = padded.new_ones(padded.shape[:2], dtype=torch.bool).index_put(
-            (sequence, packed.position_ids), ~batch.targets["may_answer"]
-        )
-        padded = padded.masked_fill(is_excluded[..., None], -torch.inf)
     targets = batch.targets["spans"]
     start = F.cross_entropy(padded[..., 0], targets[:, 0], reduction="sum")
     end = F.cross_entropy(padded[..., 1], targets[:, 1], reduction="sum")
-    return (start + end) * (0.5 if span_loss == "mean" else 1.0)
+    return (start + end) * (0.5 if settings.span_loss == "mean" else 1.0)

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,16 +24,17 @@ from ...data.schema import RoleColumns
 from ...errors import DataError
 from ...nn.config import EncoderConfig
 from ...nn.head_layouts import HeadLayout, token_layout
-from ...packed import Batch, Packed, to_array
+from ...packed import Batch, to_array
 from ...text.encoding import Encoding, Segment, with_marks
 from ...text.tokenizer import Tokenizer
 from ...text.windows import segment_windows
-from ..array_network import ArrayNetwork, compute_in_chunks
+from ..array_network import ArrayNetwork, head_outputs
 from ..evaluators import ScoredEvaluator
 from ..example import pack, sort_sequences
-from ..labelled import LabelledTask, TaskSettings
+from ..labelled import LabelledTask
 from ..probabilities import log_softmax
 from ..task import DisplayValue, Evaluator, Outputs, Prediction
+from ..task_settings import TaskSettings
 from .answers import SCHEMA, USUAL_COLUMNS, has_ignored_answers, read_answers
 from .scores import AnsweringScores
 from .settings import AnsweringSettings
@@ -101,11 +101,10 @@ def _loss_sum(
     """The sum over windows of the mean or sum of the start and end cross-entropies."""
     spans, may_answer = (to_array(batch.targets[name]) for name in ("spans", "may_answer"))
     total = 0.0
-    edges = batch.packed.on_host.cu_seqlens.tolist()
-    for (start, end), span in zip(pairwise(edges), spans, strict=True):
-        window = logits[start:end]
+    for tokens, span in zip(batch.packed.slices, spans, strict=True):
+        window = logits[tokens]
         if settings.softmax == "passage":
-            window = np.where(may_answer[start:end, None], window, -np.inf)
+            window = np.where(may_answer[tokens, None], window, -np.inf)
         total -= float(log_softmax(window.T)[[0, 1], span].sum())
     return total * (0.5 if settings.span_loss == "mean" else 1.0)
 
@@ -151,33 +150,23 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         }
 
     @classmethod
-    def from_published_checkpoint(cls, checkpoint: PublishedCheckpoint) -> Self | None:
-        if not checkpoint.has_head(cls.head):
-            return None
+    def settings_of_checkpoint(cls, checkpoint: PublishedCheckpoint) -> dict[str, Any]:
         length = min(_PUBLISHED_LENGTH, checkpoint.max_length)
-        stride, dropout = min(128, length // 4), checkpoint.dropout(cls.head)
-        settings = AnsweringSettings.parse(
-            {**USUAL_COLUMNS, "max_seq_length": length, "stride": stride, "dropout": dropout}
-        )
-        return cls(checkpoint.tokenizer, settings)
+        return {**USUAL_COLUMNS, "max_seq_length": length, "stride": min(128, length // 4)}
 
     def network(self, config: EncoderConfig) -> AnsweringNetwork:
         from .network import AnsweringNetwork
 
-        settings = self.settings
-        config.check_length(settings.max_seq_length)
+        config.check_length(self.settings.max_seq_length)
         config = config.with_global_tokens("question", self.tokenizer.id_of("sep"))
-        return AnsweringNetwork(config, settings.dropout, settings.span_loss, settings.softmax)
+        return AnsweringNetwork(config, self.settings)
 
     def head_layouts(self, config: EncoderConfig) -> Mapping[str, HeadLayout]:
         config.check_length(self.settings.max_seq_length)
         return {SPANS.name: token_layout(config, 2)}
 
     def compute(self, network: ArrayNetwork, batch: Batch) -> dict[str, NDArray[Any]]:
-        def compute_logits(part: Packed) -> NDArray[np.float32]:
-            return network.head(SPANS.name, network.hidden(part), part)
-
-        return {"logits": compute_in_chunks(compute_logits, batch.packed)}
+        return {"logits": head_outputs(network, SPANS.name, batch.packed)}
 
     def source_columns(self, rows: Rows) -> Sequence[tuple[str, ...]]:
         article = [(TITLE,)] if TITLE in rows.columns else []

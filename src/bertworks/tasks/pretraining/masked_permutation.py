@@ -87,11 +87,7 @@ class MaskedPermutationNetwork(Network):
 
 
 class MaskedPermutationTask(PretrainingTask):
-    """Masked and permuted language modelling, while a model is trained.
-
-    Raises:
-        SettingsError: the format has pairs, or each next token is to be predicted.
-    """
+    """Masked and permuted language modelling, while a model is trained."""
 
     name: ClassVar[str] = "masked-permutation"
 

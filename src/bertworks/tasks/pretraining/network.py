@@ -1,14 +1,16 @@
-"""The network of pre-training: an encoder with heads for masked tokens and next sentences."""
+"""The networks of pre-training: an encoder with heads for masked tokens and next sentences."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
+from ...errors import CheckpointError
 from ...nn.config import EncoderConfig
 from ...nn.encoder import Encoder
 from ...nn.heads import MLMHead, NSPHead
 from ...nn.losses import cross_entropy_sum
+from ...nn.two_stream import Steps, query_stream
 from ...packed import Batch, Padded
 from ..network import Network, reshape_by_row
 
@@ -79,6 +81,41 @@ class PretrainingNetwork(Network):
             return {"logits": logits}
         pairs = self.nsp_head(self.encoder.pool(hidden, padded))
         return {"prediction_logits": logits, "seq_relationship_logits": pairs}
+
+
+class PermutationNetwork(PretrainingNetwork):
+    """An encoder of two streams with a head that predicts tokens."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(config, next_sentence=False)
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return `mlm`, the summed loss of the predicted tokens."""
+        return {"mlm": self.mlm_head.loss_sum(self._vectors(batch), batch.targets["masked_labels"])}
+
+    def predict(self, batch: Batch) -> dict[str, Tensor]:
+        """Return `mlm_logits` `[masked, vocab_size]`."""
+        return {"mlm_logits": self.mlm_head(self._vectors(batch))}
+
+    def padded(self, padded: Padded) -> dict[str, Tensor]:  # noqa: ARG002
+        """Refuse: other engines have no query stream.
+
+        Raises:
+            CheckpointError: always.
+        """
+        raise CheckpointError(
+            "a permutation language model has two streams, and is not exported with its head",
+            fix="Fine-tune it first, or export its encoder for vectors.",
+        )
+
+    def _vectors(self, batch: Batch) -> Tensor:
+        """The last vectors of the query stream: `[masked, hidden_size]`."""
+        positions, order = batch.targets["masked_positions"], batch.targets["order"]
+        encoder = self.encoder
+        assert encoder.mask_vector is not None
+        queries = encoder.mask_vector[0].expand(len(positions), -1)
+        queries = encoder.embeddings.dropout(queries)
+        return query_stream(encoder, batch.packed, Steps.from_order(positions, order), queries)
 
 
 class NextSentenceNetwork(Network):

@@ -31,7 +31,7 @@ from .source import PretrainingExample
 from .task import PretrainingTask
 
 if TYPE_CHECKING:
-    from .permutation_network import PermutationNetwork
+    from .network import PermutationNetwork
 else:
     PermutationNetwork = Any
 
@@ -74,7 +74,7 @@ class PermutationTask(PretrainingTask):
         Raises:
             SettingsError: the encoder has no query stream.
         """
-        from .permutation_network import PermutationNetwork
+        from .network import PermutationNetwork
 
         if not config.is_transformer_xl:
             raise SettingsError(

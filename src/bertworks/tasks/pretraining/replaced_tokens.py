@@ -14,7 +14,6 @@ are shared.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -28,11 +27,11 @@ from ...data.rows import Row
 from ...errors import SettingsError
 from ...nn.config import EncoderConfig
 from ...nn.head_layouts import HeadLayout, replaced_token_layout
-from ...packed import Batch, Packed, to_array
+from ...packed import Batch, to_array
 from ...settings.base import Settings
 from ...text.encoding import Encoding
 from ...text.tokenizer import Tokenizer
-from ..array_network import ArrayNetwork, compute_in_chunks
+from ..array_network import ArrayNetwork, head_outputs
 from ..task import Outputs, Prediction, Task
 from ..texts import sigmoid
 from . import hashing
@@ -44,7 +43,7 @@ from .task import PretrainingTask, encode_row
 
 if TYPE_CHECKING:
     from .discriminator import DiscriminatorNetwork
-    from .replaced_tokens_evaluator import ReplacedTokensEvaluator
+    from .evaluator import ReplacedTokensEvaluator
 else:
     DiscriminatorNetwork = ReplacedTokensEvaluator = Any
 
@@ -148,10 +147,7 @@ class ReplacedTokensTask(Task[PretrainingExample]):
         return "masked_labels" not in batch.targets
 
     def compute(self, network: ArrayNetwork, batch: Batch) -> dict[str, NDArray[Any]]:
-        def compute_logits(part: Packed) -> NDArray[np.float32]:
-            return network.head(RTD.name, network.hidden(part), part)
-
-        return {"rtd_logits": compute_in_chunks(compute_logits, batch.packed)[:, 0]}
+        return {"rtd_logits": head_outputs(network, RTD.name, batch.packed)[:, 0]}
 
     def example(
         self, row: Row, index: int, *, where: str | None = None, labelled: bool = True
@@ -189,11 +185,9 @@ class ReplacedTokensTask(Task[PretrainingExample]):
         `probability`, without special tokens.
         """
         probabilities = [*map(sigmoid, to_array(outputs["rtd_logits"]).tolist())]
-        parts = itertools.pairwise(batch.packed.on_host.cu_seqlens.tolist())
+        parts = [probabilities[tokens] for tokens in batch.packed.slices]
         rows = batch.packed.on_host.sequence_row.tolist()
-        row_probabilities = {
-            row: probabilities[slice(*part)] for row, part in zip(rows, parts, strict=True)
-        }
+        row_probabilities = dict(zip(rows, parts, strict=True))
         answers: dict[int, Prediction] = {}
         for example in batch.examples:
             assert isinstance(example, TypedText) and example.encoding is not None
@@ -215,6 +209,6 @@ class ReplacedTokensTask(Task[PretrainingExample]):
         return answers
 
     def evaluator(self) -> ReplacedTokensEvaluator:
-        from .replaced_tokens_evaluator import ReplacedTokensEvaluator
+        from .evaluator import ReplacedTokensEvaluator
 
         return ReplacedTokensEvaluator(self.settings.weight)

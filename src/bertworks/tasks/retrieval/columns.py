@@ -271,12 +271,3 @@ def scale_score(score: float, score_range: tuple[float, float]) -> float:
     """Return the cosine that a score means."""
     low, high = score_range
     return (score - low) / (high - low)
-
-
-def missing_column_error(rows: Rows, what: str, option: str) -> DataError:
-    """The error of a table in which a required column is not found."""
-    return DataError(
-        f"cannot tell which column holds the {what}",
-        where=rows.name,
-        fix=f"Name it: {option}=NAME.",
-    )

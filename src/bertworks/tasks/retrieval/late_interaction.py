@@ -54,7 +54,7 @@ class TextForm:
         self,
         texts: Sequence[str],
         where: Sequence[str],
-        limit: int,
+        max_length: int,
         truncation: Truncation,
         side: Side | None = None,
         *,
@@ -67,7 +67,7 @@ class TextForm:
         """
         return self._tokenizer.sequences(
             texts,
-            max_length=limit,
+            max_length=max_length,
             truncation=truncation,
             side=side,
             start=self.start[is_query],

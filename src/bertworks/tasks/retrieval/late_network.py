@@ -31,8 +31,6 @@ class LateInteractionNetwork(RetrievalNetwork):
         skipped_ids: the pieces of documents that are not compared.
     """
 
-    has_array_form = False
-
     def __init__(
         self, config: EncoderConfig, settings: RetrievalSettings, skipped_ids: NDArray[np.int64]
     ) -> None:

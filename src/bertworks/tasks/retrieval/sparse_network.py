@@ -26,8 +26,6 @@ from .settings import RetrievalSettings
 class SparseNetwork(RetrievalNetwork):
     """A `RetrievalNetwork` whose vectors are `[sequences, vocab_size]`, and not of length 1."""
 
-    has_array_form = False
-
     def __init__(self, config: EncoderConfig, settings: RetrievalSettings) -> None:
         super().__init__(config, settings)
         word_embeddings = self.encoder.embeddings.word_embeddings.weight

@@ -23,7 +23,7 @@ from ...checkpoints.heads import MLM
 from ...checkpoints.late_interaction import LateInteractionSettings
 from ...checkpoints.sentence_settings import SentenceSettings
 from ...data.rows import Row, Rows, text_of
-from ...data.schema import RoleColumns, columns_present, names_of
+from ...data.schema import RoleColumns, columns_present, missing_column_error, names_of
 from ...errors import DataError, SettingsError
 from ...nn.config import EncoderConfig
 from ...nn.head_layouts import HeadLayout
@@ -32,15 +32,15 @@ from ...text.encoding import Encoding, TokenIds
 from ...text.tokenizer import Tokenizer
 from ..array_network import ArrayNetwork, compute_in_chunks
 from ..example import LabelledExample, Tokens
-from ..labelled import LabelledTask, TaskSettings
+from ..labelled import LabelledTask
 from ..labels import read_finite_number
 from ..task import DisplayValue, Evaluator, Outputs, Prediction, Task
+from ..task_settings import TaskSettings
 from .columns import (
     SCHEMA,
     check_same_scale,
     find_retrieval_columns,
     find_score_range,
-    missing_column_error,
     read_negatives,
     read_score_list,
     scale_score,
@@ -71,10 +71,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
     def __init__(self, tokenizer: Tokenizer, settings: RetrievalSettings) -> None:
         self.pooling = settings.pooling or "mean"
         loss = settings.loss or ("in-batch" if settings.score_column is None else "cosine")
-        values: dict[str, Any] = {"loss": loss, "pooling": self.pooling}
-        if (settings.is_sparse or settings.is_late) and "scale" not in settings.model_fields_set:
-            values["scale"] = 1.0
-        super().__init__(tokenizer, settings.with_values(**values))
+        super().__init__(tokenizer, settings.with_values(loss=loss, pooling=self.pooling))
         # FLOPS are of the means of a batch.
         is_of_batch = self.settings.has_loss("in-batch", *ORDER_LOSSES) or settings.is_sparse
         self.additive = not is_of_batch
@@ -90,7 +87,12 @@ class RetrievalTask(LabelledTask[LabelledExample]):
             return {}
         limit = sentence.max_seq_length
         values: dict[str, Any] = {"pooling": sentence.pooling, "max_seq_length": limit}
-        if (late := sentence.late_interaction) is not None:
+        if (late := sentence.late_interaction) is None:
+            values |= {
+                "query_prompt": sentence.prompt("query"),
+                "passage_prompt": sentence.prompt("document"),
+            }
+        else:
             values |= {
                 "max_seq_length": late.document_length,
                 "query_length": late.query_length,
@@ -159,9 +161,9 @@ class RetrievalTask(LabelledTask[LabelledExample]):
         columns = cls._find_columns(rows, settings)
         loss = settings.losses[0] or ("in-batch" if columns["score"] is None else "cosine")
         if loss in scored_losses and columns["score"] is None:
-            raise missing_column_error(rows, "scores", "score_column")
+            raise missing_column_error(rows, "scores", "Name it: score_column=NAME.")
         if loss in ("triplet", *DISTILLATION_LOSSES) and not columns["negatives"]:
-            raise missing_column_error(rows, "negatives", "negative_columns")
+            raise missing_column_error(rows, "negatives", "Name it: negative_columns=NAME.")
         if loss not in scored_losses:
             columns["score"] = None
         values = settings.model_dump(include=set(cls.settings_class.model_fields))

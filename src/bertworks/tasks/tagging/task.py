@@ -31,10 +31,11 @@ from ...text.tokenizer import Tokenizer
 from ..array_network import ArrayNetwork
 from ..evaluators import ScoredEvaluator
 from ..example import pack, sort_sequences
-from ..labelled import LabelledTask, TaskSettings
+from ..labelled import LabelledTask
 from ..labels import build_label_entries, warn_about_misspellings
 from ..probabilities import cross_entropy_sum, log_softmax
 from ..task import DisplayValue, Evaluator, Outputs, Prediction
+from ..task_settings import TaskSettings
 from .columns import (
     SCHEMA,
     add_context,
@@ -120,26 +121,19 @@ class TaggingTask(LabelledTask[TaggingExample]):
         }
 
     @classmethod
-    def from_published_checkpoint(cls, checkpoint: PublishedCheckpoint) -> Self | None:
-        if not checkpoint.has_head(cls.head):
-            return None
+    def settings_of_checkpoint(cls, checkpoint: PublishedCheckpoint) -> dict[str, Any]:
         labels = checkpoint.labels(cls.head)
         notation = find_notation(labels)
         _warn(find_span_warning(Counter(labels)), "the model's labels")
-        settings = TaggingSettings.parse(
-            {
-                "labels": labels,
-                "spans": notation is not None,
-                "notation": None if notation is None else notation.note,
-                "word_column": "words",
-                "tag_column": "tags",
-                "max_seq_length": checkpoint.max_length,
-                "dropout": checkpoint.dropout(cls.head),
-                # Published models use different schemes, and may lack some of a scheme's tags.
-                **({} if notation is None else {"decoding": "free"}),
-            }
-        )
-        return cls(checkpoint.tokenizer, settings)
+        return {
+            "labels": labels,
+            "spans": notation is not None,
+            "notation": None if notation is None else notation.note,
+            "word_column": "words",
+            "tag_column": "tags",
+            # Published models use different schemes, and may lack some of a scheme's tags.
+            **({} if notation is None else {"decoding": "free"}),
+        }
 
     @property
     def labels(self) -> tuple[str, ...]:
