@@ -117,10 +117,10 @@ def test_the_prompts_of_a_sentence_encoder_are_inherited(tmp_path: Path) -> None
     again = load(once.run.model, device="cpu")
     for name, asked, expected in (("b", {}, "a "), ("c", {"query_prompt": ""}, "")):
         more = finetune(again, "retrieval", train=ROWS, out=tmp_path / name, **asked, **FAST)
-        saved = load(more.run.model, device="cpu")
-        assert saved.sentence is not None
-        assert saved.sentence.prompt("query") == expected
-        assert saved.sentence.prompt("document") == "b "
+        sentence = load(more.run.model, device="cpu").sentence
+        assert sentence is not None
+        assert sentence.prompt("query") == expected
+        assert sentence.prompt("document") == "b "
 
 
 @pytest.mark.long
@@ -129,13 +129,13 @@ def test_the_usual_factor_of_scores_is_that_of_the_vectors(
     tmp_path: Path, pooling: str, expected: float
 ) -> None:
     settings = {**FAST, "epochs": 1, "pooling": pooling}
-    usual = finetune(fresh(), "retrieval", train=ROWS, out=tmp_path / "a", **settings)
-    named = finetune(
+    first = finetune(fresh(), "retrieval", train=ROWS, out=tmp_path / "a", **settings)
+    second = finetune(
         fresh(), "retrieval", train=ROWS, out=tmp_path / "b", scale=expected, **settings
     )
     losses = [
         [line["loss"] for line in result.history if line["kind"] == "train"]
-        for result in (usual, named)
+        for result in (first, second)
     ]
     assert losses[0] == losses[1] != []
 

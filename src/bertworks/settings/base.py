@@ -40,7 +40,7 @@ MAX_INTEGER = 2**53
 
 
 FINETUNING_INPUTS = ("task", "model", "fingerprint", "train", "dev")
-"""What the `settings.yaml` of a fine-tuning holds beside its settings."""
+"""What the `settings.yaml` of a fine-tuning holds in addition to its settings."""
 
 
 class Need(NamedTuple):
