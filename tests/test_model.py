@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import io
+import sys
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +14,14 @@ import torch
 from sklearn.metrics import classification_report, confusion_matrix
 
 import bertworks as bw
-from bertworks.errors import BertworksError, NeedsPyTorchError, SettingsError
+from bertworks.data.lines import StandardInput
+from bertworks.data.reading import Reading
+from bertworks.errors import (
+    BertworksError,
+    NeedsPyTorchError,
+    SettingsError,
+    needs_pytorch_error,
+)
 from bertworks.loading import use
 from tests.checkpoints.test_store import tiny
 
@@ -379,6 +389,21 @@ def test_model_is_pytorchs_where_no_native_code_is_installed(monkeypatch):
     with pytest.raises(NeedsPyTorchError, match="no native code is installed"):
         bw.load("mini", backend="native")
     assert isinstance(use("mini", lambda model: model), bw.Model)
+
+
+def test_standard_input_is_not_read_by_two_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(b"a\nb\n"))
+    monkeypatch.setattr(sys, "stdin", stream)
+
+    def count(model: Any) -> int:
+        lines = StandardInput.lines(Reading())
+        next(lines)
+        if not isinstance(model, bw.Model):
+            raise needs_pytorch_error("the next line")
+        return sum(1 for _ in lines)
+
+    with pytest.raises(NeedsPyTorchError, match=r"next line.*Give --backend torch, or a file"):
+        use("mini", count)
 
 
 def test_unknown_choices_are_refused(tmp_path):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
 
+from .data.lines import StandardInput
 from .errors import (
     NeedsPyTorchError,
     SettingsError,
@@ -140,15 +141,20 @@ def use(
         options: of `load`.
 
     Raises:
-        NeedsPyTorchError: PyTorch is needed, and not permitted or not installed.
+        NeedsPyTorchError: PyTorch is needed, and not permitted or not installed; or the function
+            had read standard input before it needed PyTorch.
     """
     if backend != "torch" and not (backend == "auto" and device == "auto" and _may_have_gpu()):
+        num_reads = StandardInput.num_reads
         try:
             model = _load_native(name, {"device": device, **options})
             return function(model)
-        except NeedsPyTorchError:
+        except NeedsPyTorchError as error:
             if backend == "native" or not has_pytorch():
                 raise
+            if StandardInput.num_reads > num_reads:  # whose first rows are lost for a second call
+                fix = "Give --backend torch, or a file instead of standard input."
+                raise NeedsPyTorchError(error.what, where=error.where, fix=fix) from None
     return function(load(name, device=device, backend="torch", **options))
 
 

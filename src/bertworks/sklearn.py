@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from .analysis.probing import features_of_texts
 from .errors import OtherRunError, SettingsError, import_optional, truncate_repr
 from .loading import load
 
@@ -93,10 +94,14 @@ class TextEncoder(_base.TransformerMixin, _TextEstimator):  # type: ignore[misc]
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:
-        """Return vectors `[texts, width]`."""
+        """Return vectors `[texts, width]`; quantized ones are decoded.
+
+        Raises:
+            SettingsError: the model makes a matrix for each text (late interaction).
+        """
         _validation.check_is_fitted(self)
-        vectors: NDArray[np.float32] = self.model_.embed(
-            self._read_texts(X), **dict(self.settings or {})
+        vectors: NDArray[np.float32] = features_of_texts(
+            self.model_, self._read_texts(X), **dict(self.settings or {})
         )
         return vectors
 

@@ -15,7 +15,7 @@ from bertworks.analysis import label_check
 from bertworks.analysis.label_check import check_labels
 from bertworks.cli import app
 from bertworks.data.rows import LocatedRow
-from bertworks.errors import BertworksError, DataError, SettingsError
+from bertworks.errors import BertworksError, BertworksWarning, DataError, SettingsError
 from bertworks.reports import label_check as label_report
 from bertworks.tasks.label_check import (
     CheckedLabel,
@@ -89,6 +89,17 @@ def test_flipped_labels_come_first() -> None:
     first = result.rows[0]
     assert (first.predicted != first.label) and first.label_probability < 0.5
     assert len(result.rows) == len(rows)
+
+
+@pytest.mark.long
+def test_rows_keep_their_numbers_where_others_have_no_label() -> None:
+    rows = make_rows()
+    rows[30]["label"] = "animals"
+    unlabelled = [{"text": "a word", "label": "-"}] * 3
+    with pytest.warns(BertworksWarning, match="6 of 46 rows have no gold label"):
+        result = check_labels("mini-sentences", [*unlabelled, *rows[:10], *unlabelled, *rows[10:]])
+    assert result.rows[0].number == 3 + 3 + 31
+    assert sorted(row.number for row in result.rows) == [*range(4, 14), *range(17, 47)]
 
 
 @pytest.mark.long

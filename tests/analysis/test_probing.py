@@ -25,6 +25,28 @@ def model() -> bw.Model:
     return bw.Model.fresh(CONFIG, bw.Tokenizer.from_vocabulary(PIECES), seed=1)
 
 
+@pytest.mark.parametrize("quantization", ["int8", "binary"])
+def test_quantized_vectors_are_decoded(model: bw.Model, quantization: str) -> None:
+    texts, labels = [row["text"] for row in TRAIN], [row["label"] for row in TRAIN]
+    codes = model.embed(texts, quantization=quantization)
+    vectors = np.unpackbits(codes, axis=1) * 2.0 - 1 if quantization == "binary" else codes * 1.0
+    expected = LogisticRegression(solver="newton-cholesky", tol=1e-10).fit(vectors, labels)
+    result = bw.probe(model, train=TRAIN, dev=TRAIN, quantization=quantization)
+    assert result.metrics["accuracy"] == expected.score(vectors, labels)
+    assert result.width == vectors.shape[1]
+
+
+def test_models_of_a_matrix_for_each_text_are_refused(tmp_path: Path) -> None:
+    start = bw.Model.fresh(CONFIG, bw.Tokenizer.from_vocabulary(PIECES), seed=1)
+    pairs = [{"query": row["text"], "positive": row["text"]} for row in TRAIN[:16]]
+    run = bw.finetune(
+        start, "retrieval", train=pairs, out=tmp_path, pooling="none", epochs=1, max_seq_length=16
+    )
+    with pytest.raises(SettingsError, match=r"matrix for each text.*pooling=mean"):
+        bw.probe(run.model, train=TRAIN, dev=DEV)
+    assert bw.probe(run.model, train=TRAIN, dev=DEV, pooling="mean").width == CONFIG.hidden_size
+
+
 @pytest.mark.parametrize(
     "settings", [{}, {"pooling": "mean+max", "layers": [0, -1]}, {"inverse_regularization": 0.01}]
 )

@@ -8,8 +8,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from scipy import sparse
 
 import bertworks as bw
+from bertworks.analysis.retrieval.store import VectorStore
+from bertworks.errors import needs_pytorch_error
+from bertworks.inference.native_network import NativeNetwork
 
 from .conftest import CPU, World, bertworks, fails, succeeds
 
@@ -45,6 +49,61 @@ def test_embed_reads_lines_and_tables(world: World, tmp_path: Path) -> None:
     words = ("embed", world.classifier, "-", *CPU, "--out", two)
     succeeds(*words, stdin="".join(f"{row}\n" for row in rows))
     np.testing.assert_allclose(np.load(two), expected, atol=1e-6)
+
+
+LINES = "the door\na river\nopen\n"
+
+
+@pytest.fixture
+def without_native_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a processor that has no native code for bfloat16: a network of PyTorch's has."""
+
+    def resolve(network: NativeNetwork, precision: str) -> str:
+        if precision == "bf16":
+            raise needs_pytorch_error("precision=bf16")
+        return "fp32"
+
+    monkeypatch.setattr(NativeNetwork, "resolve_precision", resolve)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:precision=bf16")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["predict", "CLASSIFIER", "-", "--json", "precision=bf16"],
+        ["predict", "CLASSIFIER", "--data", "-", "--json", "header=no", "precision=bf16"],
+        ["predict", "mini-sentences", "-", "--json", "labels=door,river", "precision=bf16"],
+        ["embed", "mini-sentences", "-", "--out", "v.npy", "precision=bf16"],
+        ["embed", "mini", "--data", "-", "--out", "v.npz", "header=no", "pooling=splade-max"],
+        ["features", "mini", "-", "--out", "v.parquet", "precision=bf16"],
+        ["index", "mini-sentences", "store", "--add", "-", "precision=bf16"],
+    ],
+    ids=lambda words: " ".join([words[0], *words[2:]]),
+)
+def test_no_line_of_standard_input_is_lost_where_native_code_ends(
+    words: list[str],
+    world: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    without_native_bf16: None,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = [str(world.classifier) if word == "CLASSIFIER" else word for word in words]
+    result = succeeds(*model, stdin=LINES)
+    if "--json" in words:
+        rows = [json.loads(line) for line in result.stdout.splitlines()]
+        assert [next(iter(row.values())) for row in rows] == LINES.splitlines()
+        return
+    file = tmp_path / (words[words.index("--out") + 1] if "--out" in words else "store")
+    if file.suffix == ".npy":
+        assert len(np.load(file)) == 3
+    elif file.suffix == ".npz":
+        assert sparse.load_npz(file).shape[0] == 3
+    elif file.suffix == ".parquet":
+        assert len(set(pq.read_table(file)["row"].to_pylist())) == 3
+    else:
+        assert len(VectorStore.open(bw.load("mini-sentences"), file)) == 3
 
 
 def test_truncated_texts_are_counted(world: World, tmp_path: Path) -> None:

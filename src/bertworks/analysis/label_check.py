@@ -23,7 +23,7 @@ from ..settings.keywords import CheckLabelsKeywords
 from ..tasks.label_check import CheckedLabel, LabelCheck, find_suspects, group_similar_texts
 from ..tasks.labels import find_misspellings
 from ..tasks.logistic_regression import fit_logistic_regression, import_solver
-from .probing import open_labelled_texts
+from .probing import features_of_texts, open_labelled_texts
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -69,15 +69,15 @@ def check_labels(
         raise DataError(f"has fewer rows than folds={check_settings.folds}", where=table.name)
     if (np.bincount(labels) > 1).sum() < 2:  # a fold's classifier would have a single label
         raise DataError("has fewer than two labels with more than one row", where=table.name)
-    vectors = loaded_model.embed(
-        texts, precision=check_settings.precision, **check_settings.of_vectors()
+    vectors = features_of_texts(
+        loaded_model, texts, precision=check_settings.precision, **check_settings.of_vectors()
     )
     probabilities = predict_held_out(vectors, labels, len(names), check_settings)
     is_suspect = find_suspects(labels, probabilities)
     predicted = probabilities.argmax(1)
     rows = [
         CheckedLabel(
-            number=at + 1,
+            number=table.numbers[at],
             row=table.rows[at],
             text=texts[at],
             label=names[labels[at]],

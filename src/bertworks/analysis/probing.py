@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from ..data.rows import LocatedRow, Rows, check_table_options, text_of
 from ..data.tables import Table, read_rows, reiterable
 from ..data.unlabelled import counted_unlabelled
-from ..errors import DataError
+from ..errors import DataError, SettingsError
 from ..inference.settings import TextProbeSettings
+from ..inference.vector_codes import vectors_of_codes
 from ..loading import load
-from ..settings.keywords import ProbeKeywords
+from ..settings.keywords import EmbedKeywords, ProbeKeywords
 from ..tasks.classification import ClassificationSettings, ClassificationTask
 from ..tasks.gold import GoldRows
 from ..tasks.logistic_regression import fit_logistic_regression, import_solver
@@ -33,6 +34,7 @@ from ..text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     import torch
 
+    from ..inference.task_model import TaskModel
     from ..model import Model
 
 _LABEL = "Label such rows, or remove them."
@@ -94,7 +96,9 @@ def probe(
     dev_texts, dev_labels = dev_data.texts, dev_data.labels
     start = time.process_time()
     vectors, dev_vectors = (
-        loaded_model.embed(some, precision=probe_settings.precision, **probe_settings.of_vectors())
+        features_of_texts(
+            loaded_model, some, precision=probe_settings.precision, **probe_settings.of_vectors()
+        )
         for some in (texts, dev_texts)
     )
     seconds = max(time.process_time() - start, 1e-6)  # Windows' clock has steps of 15 ms
@@ -203,17 +207,41 @@ def _open_rows(table: Table, settings: TextProbeSettings) -> Rows:
     return read_rows(reiterable(table), columns=named, **settings.table_options())
 
 
+def features_of_texts(
+    model: TaskModel, texts: Sequence[str], **settings: Unpack[EmbedKeywords]
+) -> Any:
+    """Return vectors of texts for a classifier: an array `[texts, width]`, or a sparse matrix.
+
+    Quantized vectors are decoded: a byte of eight bits is no number to learn from.
+
+    Args:
+        settings: as in `Model.embed`.
+
+    Raises:
+        SettingsError: the model makes a matrix for each text.
+    """
+    vectors: Any = model.embed(texts, **settings)
+    if isinstance(vectors, list):
+        raise SettingsError(
+            "the model makes a matrix for each text (late interaction), not a vector",
+            fix="Give a pooling, such as pooling=mean.",
+        )
+    return vectors_of_codes(vectors) if vectors.dtype in (np.int8, np.uint8) else vectors
+
+
 class LabelledTexts(NamedTuple):
     """The rows of a table that have a gold label.
 
     Attributes:
         name: of the table.
+        numbers: the rows' numbers in the table, from 1.
         labels: `[rows]` indices of the task's labels.
     """
 
     name: str
     task: ClassificationTask
     rows: list[LocatedRow]
+    numbers: list[int]
     texts: list[str]
     labels: NDArray[np.int64]
 
@@ -244,11 +272,12 @@ def open_labelled_texts(
 def _read_labelled_texts(task: ClassificationTask, table: Rows) -> LabelledTexts:
     text_column, label_column = task.column("text"), task.column("label")
     gold = GoldRows(task, table)
-    rows = list(gold.rows)
+    numbered_rows = list(gold.number_rows())
+    numbers, rows = [number for number, _ in numbered_rows], [row for _, row in numbered_rows]
     texts = [text_of(row.values, text_column, row.where) for row in rows]
     with counted_unlabelled(table, fix=_LABEL):
         labels = [task.read_label(row.values, label_column, row.where) for row in rows]
     if not texts:
         raise DataError("there are no rows", where=table.name)
     gold.warn()
-    return LabelledTexts(table.name, task, rows, texts, np.array(labels))
+    return LabelledTexts(table.name, task, rows, numbers, texts, np.array(labels))

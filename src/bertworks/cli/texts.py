@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -103,11 +102,11 @@ def lines_of(texts: Sequence[str], settings: dict[str, Any] | None = None) -> It
 
 
 def _lines_of(texts: Iterable[str], reading: Reading) -> Iterator[str]:
-    from ..data.lines import decode_lines
+    from ..data.lines import StandardInput
 
     for text in texts:
         if text == "-":
-            for _, line in decode_lines(sys.stdin.buffer, "standard input", reading):
+            for _, line in StandardInput.lines(reading):
                 yield line.rstrip("\r\n")
         else:
             yield text

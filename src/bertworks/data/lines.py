@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import codecs
 import io
+import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import IO, TypeAlias
+from typing import IO, ClassVar, TypeAlias
 
 from ..errors import DataError, first_line
 from ..utils.memory import is_memory_short
@@ -31,6 +32,20 @@ _MARKS = {  # the mark of UTF-32 begins with that of UTF-16
     codecs.BOM_UTF16_BE: "utf-16",
     codecs.BOM_UTF8: "utf-8",
 }
+
+
+class StandardInput:
+    """Standard input, which can be read only once."""
+
+    name: ClassVar[str] = "standard input"
+    num_reads: ClassVar[int] = 0
+    """How many times this process began to read it."""
+
+    @classmethod
+    def lines(cls, reading: Reading) -> Iterator[tuple[int, str]]:
+        """Return its numbered lines; see `decode_lines`."""
+        cls.num_reads += 1
+        return decode_lines(sys.stdin.buffer, cls.name, reading)
 
 
 def read_lines(path: str, reading: Reading) -> Iterator[tuple[int, str]]:

@@ -7,7 +7,6 @@ can name it. `formats` says which format a file has.
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +22,7 @@ from ..utils.remote import is_remote, remote_files
 from .class_labels import ClassNames, name_classes, names_in_metadata, names_of_features
 from .formats import FORMATS, detect_file_format, detect_format
 from .headers import names_word_columns
-from .lines import Lines, decode_lines, read_lines
+from .lines import Lines, StandardInput, read_lines
 from .nested_rows import rows_in_record
 from .parquet import open_parquet_table
 from .reading import ReadCounts, Reading, TableOptions
@@ -112,10 +111,10 @@ def _open_file(path: str, columns: Sequence[str], options: TableOptions, reading
 
 
 def _open_stdin(column_names: Sequence[str], options: TableOptions, reading: Reading) -> Rows:
-    name = "standard input"
+    name = StandardInput.name
     if options.format == "parquet":
         raise DataError("Parquet cannot be read from standard input", fix="Give a file.")
-    lines = BufferedIterator(decode_lines(sys.stdin.buffer, name, reading), name)
+    lines = BufferedIterator(StandardInput.lines(reading), name)
     format = detect_format(name, lines, options.format, header=options.header)
     rows = _open_lines(name, lambda _: lines, format, column_names, reading)
     lines.close()

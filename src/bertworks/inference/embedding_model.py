@@ -163,11 +163,12 @@ class EmbeddingModel(ABC):
         from .vectors import write_vectors
 
         options, others = TableOptions.split(settings)
+        embedder = self.embedder(**others)  # what it cannot compute is said before texts are read
         texts = read_texts(data, column=column, **options)
         return write_vectors(
             out,
             texts,
-            self.embedder(**others),
+            embedder,
             inputs=[data],
             part=part,
             workers=workers,

@@ -7,6 +7,7 @@ arrive, to a stream or to a file.
 from __future__ import annotations
 
 import csv
+import math
 import os
 import sys
 import warnings
@@ -246,11 +247,11 @@ def _lines(
         yield _check_encodable(to_line(cells, number + 1), number + 1)
 
 
-def to_frame(predictions: Iterable[tuple[Row, Prediction]], *, index: Any = None) -> pd.DataFrame:
+def to_frame(predictions: Iterable[tuple[Row, Prediction]], table: Any) -> pd.DataFrame:
     """Return rows with their predictions as a pandas `DataFrame`, its columns named as in a table.
 
     Args:
-        index: the index of the frame; numbers if it is no index of a pandas object.
+        table: the rows; an object of pandas keeps its index, and its columns if it has no rows.
 
     Raises:
         DataError: the rows already have a column that would be added.
@@ -258,7 +259,10 @@ def to_frame(predictions: Iterable[tuple[Row, Prediction]], *, index: Any = None
     """
     pandas = import_optional("pandas", "data", "as_frame=True")
     lines = [_flatten_row(row, prediction) for row, prediction in predictions]
-    return pandas.DataFrame(lines, index=index if isinstance(index, pandas.Index) else None)
+    index = getattr(table, "index", None)
+    columns = None if lines else getattr(table, "columns", None)
+    kept_index = index if isinstance(index, pandas.Index) else None
+    return pandas.DataFrame(lines, index=kept_index, columns=columns)
 
 
 def _flatten_row(row: Row, prediction: Prediction) -> dict[str, Any]:
@@ -282,7 +286,7 @@ def _round(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    if value is None:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, str):
         return value

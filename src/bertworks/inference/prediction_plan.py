@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..data.rows import LocatedRow
 from ..data.text_inputs import warn_of_files
 from ..errors import BertworksError
-from .engine import RowPredictor, WindowPredictor
+from .engine import RowPredictor, WindowPredictor, resolve_precision
 from .settings import PredictSettings
 
 if TYPE_CHECKING:
@@ -24,13 +24,15 @@ class PredictionPlan(NamedTuple):
 
 
 def check_predicts(model: TaskModel, settings: PredictSettings) -> None:
-    """Check that a model has predictions.
+    """Check that a model has predictions, and computes in the precision, before rows are read.
 
     Raises:
         BertworksError: it has no task, or was only pre-trained.
+        NeedsPyTorchError: it has no native code for the precision.
     """
     from ..tasks.pretraining.task import PretrainingTask
 
+    resolve_precision(settings.precision, model.network)
     if settings.labels:  # checked when they are used
         return
     task, _ = model._task_and_network()

@@ -125,8 +125,7 @@ class TaskModel(EmbeddingModel):
             return [prediction for _, prediction in predictions]
         from .prediction_files import to_frame
 
-        table = rows if data is None else data
-        return to_frame(predictions, index=getattr(table, "index", None))
+        return to_frame(predictions, rows if data is None else data)
 
     def predict_proba(
         self,

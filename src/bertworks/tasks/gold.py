@@ -34,6 +34,10 @@ class GoldRows:
         self.name = table.name
 
     def _read(self) -> Iterator[LocatedRow]:
+        return (row for _, row in self.number_rows())
+
+    def number_rows(self) -> Iterator[tuple[int, LocatedRow]]:
+        """Yield the rows with their numbers in the whole table, from 1."""
         self._total, self._unlabelled = 0, Counter()
         for row in self._table:
             self._total += 1
@@ -42,7 +46,7 @@ class GoldRows:
                 self._unlabelled[mark] += 1
                 continue
             self._spellings |= self._task.find_other_spelling(row.values)
-            yield row
+            yield self._total, row
         if self._total and self._unlabelled.total() == self._total:
             raise DataError(
                 f"no row has a gold label: all have {shorten_list(list(self._unlabelled))}",

@@ -23,6 +23,7 @@ from ...data.schema import RoleColumns
 from ...data.tables import Table, read_rows
 from ...data.texts_by_id import TITLE
 from ...errors import BertworksError, DataError
+from ...inference.engine import resolve_precision
 from ...inference.prediction_files import Lines
 from ...inference.settings import EngineSettings
 from ...inference.window_files import (
@@ -117,6 +118,9 @@ def mine(
     options = MineSettings.parse(mine_settings)
     engine_settings = EngineSettings.parse(engine)
     inputs = [pairs, corpus]
+    for model in (retriever, rerank):
+        if model is not None and not isinstance(model, str):  # before rows are read
+            resolve_precision(engine_settings.precision, model.network)
     if overwrite:
         remove_file(path, inputs)
     rows = _read_pairs(pairs, options, table_options)

@@ -96,12 +96,12 @@ class VectorStore(TextIndex):
         if quantization is not None and quantization not in names:
             what = f"unknown quantization {truncate_repr(quantization)}"
             raise SettingsError(what, fix=f"{did_you_mean(str(quantization), names)}.")
-        vectors: Any = model.embed(["a"])
+        engine = EngineSettings.resolve(**settings).model_dump(exclude_unset=True)
+        vectors: Any = model.embed(["a"], **engine)
         if model.similarity_function not in ("cosine", "dot") or is_sparse(vectors):
             raise SettingsError("a store is for dense vectors, compared by cosine or inner product")
         if model.similarity_function == "dot" and quantization not in (None, "none"):
             raise SettingsError(f"quantization={quantization} is for models that use cosines")
-        engine = EngineSettings.resolve(**settings).model_dump(exclude_unset=True)
         backend: StoreBackend
         if isinstance(address, str) and is_database(address):
             if quantization not in (None, "none"):
