@@ -172,7 +172,8 @@ def test_vectors_have_the_dimensions_of_the_files(write: Write, tmp_path: Path, 
     vectors = model.embed(TEXTS, **FP32)
     expected = vectors_of(directory, normalize_embeddings=name == "labse")
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
-    np.testing.assert_allclose(network_vectors(model), vectors, atol=1e-6)
+    # Division by the length of three numbers enlarges the rounding of float32.
+    np.testing.assert_allclose(network_vectors(model), vectors, atol=5e-6)
     assert model.embed(TEXTS, dimensions=None).shape != vectors.shape
     model.save(tmp_path / "ours")
     np.testing.assert_array_equal(bw.load(tmp_path / "ours").embed(TEXTS, **FP32), vectors)
