@@ -3,6 +3,7 @@ with sentence-transformers' `MultiVectorEncoder`."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import string
@@ -29,7 +30,7 @@ from bertworks.errors import BertworksError, CheckpointError, DataError, Setting
 from bertworks.inference.merging import merge
 from bertworks.inference.token_vectors import TokenVectors
 from bertworks.loading import use
-from bertworks.serving.client import Client
+from bertworks.serving.client import AsyncClient, Client
 from bertworks.serving.client_base import ServerError
 from bertworks.text.wordpiece import WordPieceDefinition
 from bertworks.utils.json_files import write_json
@@ -164,6 +165,19 @@ def test_texts_are_compared_by_the_sum_of_maxima(colbert: Path) -> None:
     ):
         ranks = client.rerank(QUERIES[0], DOCUMENTS, truncate=True)
         repeated_ranks = client.rerank(QUERIES[0], DOCUMENTS * 6, truncate=True)
+        for queries_or_one in (QUERIES, QUERIES[0]):
+            np.testing.assert_array_equal(
+                client.similarity(queries_or_one, DOCUMENTS * 2, truncate=True),
+                model.similarity(queries_or_one, DOCUMENTS * 2, **FP32),
+            )
+        with pytest.raises(ServerError, match=r"sentences\[2\]: .* tokens, but at most"):
+            client.similarity("a", ["a", "b", "a b c d e f g h"])
+
+        async def compare() -> Any:
+            async with AsyncClient(server.url, model="colbert") as asking:
+                return await asking.similarity(QUERIES, DOCUMENTS, truncate=True)
+
+        np.testing.assert_array_equal(asyncio.run(compare()), scores)
         inputs = {"source_sentence": QUERIES[0], "sentences": DOCUMENTS}
         body = {"inputs": inputs, "parameters": {"truncate": True}}
         np.testing.assert_array_equal(np.float32(server.ask("/similarity", body)), scores[0])

@@ -10,8 +10,8 @@ import torch
 from bertworks.inference.pretraining_heads import (
     Candidate,
     encode_candidates,
-    fill_texts,
     join_predictions,
+    list_variants,
     score,
 )
 from bertworks.tasks.pretraining.instances import InstanceSettings
@@ -25,10 +25,9 @@ _TEXT = "a [MASK] b [MASK]"
 
 def test_a_candidate_is_scored_at_its_mask_and_the_following_ones() -> None:
     pieces = encode_candidates(_TASK.tokenizer, ["a", "cd", "ced"])
-    variants = fill_texts(_TASK, _TEXT, pieces, where="here", top_k=3)
-    places = [
-        (text.text.replace("[MASK]", "M"), one) for text in variants for one in text.candidates
-    ]
+    variants = list_variants(_TASK, _TEXT, pieces, where="here", top_k=3)
+    texts = [variant.fill("[MASK]") for variant in variants]
+    places = [(text.text.replace("[MASK]", "M"), one) for text in texts for one in text.candidates]
     assert places == [
         *(("a M b M", Candidate(0, "a", [5])), ("a M b M", Candidate(1, "a", [5]))),
         ("a MM b M", Candidate(0, "cd", [7, 8])),
@@ -44,7 +43,7 @@ def test_a_candidate_is_scored_at_its_mask_and_the_following_ones() -> None:
 
 def test_variants_give_each_mask_its_candidates_in_order() -> None:
     pieces = encode_candidates(_TASK.tokenizer, ["b", "cd", "a"])
-    variants = fill_texts(_TASK, _TEXT, pieces, where="here", top_k=1)
+    variants = list_variants(_TASK, _TEXT, pieces, where="here", top_k=1)
     assert len(variants) == 3
     masks = [[{"piece": "a"}], [{"piece": "b"}]]
     predictions = iter(

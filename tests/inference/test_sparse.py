@@ -137,6 +137,19 @@ def test_a_server_gives_the_same_sparse_vectors(splade: Path) -> None:
             assert client.embed_sparse(TEXTS) == expected
             with pytest.raises(ServerError, match="makes sparse vectors"):
                 client.embed(TEXTS)
+            np.testing.assert_array_equal(
+                client.similarity(iter(TEXTS[:2]), TEXTS),
+                model.similarity(TEXTS[:2], TEXTS, **FP32),
+            )
+            np.testing.assert_array_equal(
+                client.similarity(TEXTS, TEXTS[0], pooling="max"),
+                model.similarity(TEXTS, TEXTS[0], pooling="max", **FP32),
+            )
+            assert client.similarity(TEXTS, []).shape == (len(TEXTS), 0)
+            with pytest.raises(SettingsError, match="normalize: the server compares sparse vec"):
+                client.similarity(TEXTS, TEXTS, normalize=True)
+            with pytest.raises(SettingsError, match="unknown setting 'truncat'"):
+                client.similarity(TEXTS, TEXTS, truncat=True)
         path = server.http.get("/openapi.json").json()["paths"]["/embed_sparse"]["post"]
         example = path["requestBody"]["content"]["application/json"]["example"]
         assert len(server.ask("/embed_sparse", example)) == 1

@@ -15,10 +15,10 @@ import bertworks as bw
 from bertworks.errors import DataError
 from bertworks.inference.settings import GenerationSettings
 from bertworks.model import Model
-from bertworks.packed import Packed
 from bertworks.serving.models import Models
 from bertworks.serving.queue import Queue
 from bertworks.serving.runners import Text
+from bertworks.serving.settings import ServeSettings
 from tests.serving.conftest import LIMIT, Running, save_changed
 
 TEXT = "the door was [MASK] in [MASK]"
@@ -34,54 +34,6 @@ def close(one: object, other: object) -> bool:
     if isinstance(one, float):
         return one == pytest.approx(other, abs=1e-5)
     return one == other
-
-
-def test_fill_mask_has_an_answer_for_each_mask(server: Running) -> None:
-    both = server.ask("/fill-mask", {"inputs": [TEXT, "a [MASK]"], "model": "pretrained"})
-    assert [len(one["masks"]) for one in both] == [2, 1]
-    assert [len(mask) for mask in both[0]["masks"]] == [5, 5]
-
-
-def test_candidates_have_the_product_of_their_pieces_probabilities(
-    server: Running, get_model
-) -> None:
-    words = ["open", "deep", "london", "nu", "xyz"]  # the last two have two and three pieces
-    body = {"inputs": TEXT, "candidates": words, "model": "pretrained"}
-    (answer,) = server.ask("/fill-mask", body)
-    assert [len(own) for own in answer["candidates"]] == [5, 5]
-    model = get_model("pretrained")
-    tokenizer = model.tokenizer
-    pieces = {
-        word: ids.tolist() for word, ids in zip(words, tokenizer.piece_ids(words), strict=True)
-    }
-    assert [len(pieces[word]) for word in words] == [1, 1, 1, 2, 3]
-    for index, own in enumerate(answer["candidates"]):
-        probabilities = [entry["probability"] for entry in own]
-        assert probabilities == sorted(probabilities, reverse=True)
-        for entry in own:
-            expected = _probability(model, TEXT, index, pieces[entry["candidate"]])
-            assert entry["probability"] == pytest.approx(expected, rel=1e-4)
-
-
-def _probability(model, text: str, mask: int, ids: list[int]) -> float:
-    """By the bare module, piece by piece."""
-    parts = text.split("[MASK]")
-    masks = ["[MASK]"] * (len(parts) - 1)
-    masks[mask] = "[MASK] " * len(ids)
-    joined = "".join(part + more for part, more in zip(parts, [*masks, ""], strict=True))
-    encoding = model.tokenizer.encode(joined, typed_mask=True)
-    positions = np.flatnonzero(encoding.input_ids == model.tokenizer.mask_id)[mask:][: len(ids)]
-    with torch.inference_mode():
-        hidden = model.encoder(Packed.from_arrays([encoding.input_ids]).to("cpu"))
-        probabilities = torch.softmax(model.network.mlm_head(hidden), -1)
-    return float(
-        np.prod(
-            [
-                float(probabilities[position, piece])
-                for position, piece in zip(positions, ids, strict=True)
-            ]
-        )
-    )
 
 
 def test_next_sentence_takes_a_pair_or_pairs(server: Running) -> None:
@@ -183,11 +135,17 @@ def test_answer_is_the_librarys(server: Running, get_model) -> None:
         {"question": "was it deep", "context": "the door was open in london. a river was deep"},
         {"question": "what", "context": "a " * 60},
     ]
-    answers = server.ask("/answer", {"inputs": rows, "n_best": 100, "model": "answering"})
+    most = get_model("answering").task.settings.n_best + 1  # and "no answer"
+    answers = server.ask("/answer", {"inputs": rows, "n_best": most, "model": "answering"})
     pairs = [(row["question"], row["context"]) for row in rows]
     assert close(answers, get_model("answering").predict(pairs))
     (few,) = server.ask("/answer", {"inputs": rows[0], "n_best": 2, "model": "answering"})
     assert close(few["alternatives"], answers[0]["alternatives"][:2])
+    more = server.post("/answer", {"inputs": rows, "n_best": most + 1, "model": "answering"})
+    assert (more.status_code, more.json()["error"]) == (
+        400,
+        "n_best: the model gives at most 21 answers",
+    )
     for threshold, is_none in ((-1e9, True), (1e9, False)):
         body = {"inputs": rows[0], "null_threshold": threshold, "model": "answering"}
         assert (server.ask("/answer", body)[0]["answer"] == "") is is_none
@@ -303,23 +261,44 @@ def test_an_unknown_field_is_named_with_the_nearest(server: Running) -> None:
     assert answer.json()["error"] == "topk: no such field. The nearest valid name is 'top_k'"
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ({"inputs": "the door"}, "inputs: there is no [MASK] in the text"),
-        ({"inputs": [TEXT, "a"]}, "inputs[1]: there is no [MASK] in the text"),
-        ({"inputs": TEXT, "top_k": 0}, "top_k: input should be greater than or equal to 1"),
-        ({"inputs": TEXT, "candidates": []}, "candidates: from 1 to 1000 words"),
-        ({"inputs": TEXT, "candidates": ["a", "Ж"]}, "candidates[1]: the vocabulary has no pieces"),
-        ({"inputs": "[MASK] " * 60}, "inputs: 62 tokens, but at most 48 fit"),
-    ],
-)
-def test_masks_that_cannot_be_filled_are_an_error(
-    server: Running, body: dict, message: str
+@pytest.mark.parametrize("name", ["choice", "both orders"])
+def test_each_sequence_of_a_row_is_counted_before_it_is_tokenised(
+    directories, start, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = server.post("/fill-mask", {**body, "model": "pretrained"})
-    assert 400 <= answer.status_code < 500
-    assert answer.json()["error"].startswith(message)
+    """Each choice comes with the whole prompt; a pair may be read in both orders."""
+    sizes: list[list[int]] = []
+    submit = Queue.submit
+
+    def record(queue, runner, items, estimates, **options):
+        ticket = submit(queue, runner, items, estimates, **options)
+        sizes.append(ticket.costs.copy())
+        return ticket
+
+    monkeypatch.setattr(Queue, "submit", record)
+    rows: list[object] = [
+        {"prompt": "the door was open", "choices": ["a", "river deep"] * 3},
+        {"prompt": "the " * 100, "choices": ["a"] * 4},
+    ]
+    source = directories["choice"]
+    if name == "both orders":
+        rows = [["the door", "a river"], ["the " * 100, "a"]]
+        source = save_changed(directories["reranker"], tmp_path / "model", both_orders=True)
+    with start({"model": source}, ServeSettings(max_texts=9)) as server:
+        if name == "choice":
+            answer = server.post("/predict-rows", {"rows": rows})
+            assert (answer.status_code, answer.json()["error"]) == (
+                413,
+                "rows: 10 choices, but at most 9",
+            )
+            assert not sizes
+            rows = [{**rows[0]}, {"prompt": "the " * 100, "choices": ["a"] * 3}]
+        server.ask("/predict-rows", {"rows": rows})
+        tokens = int(server.post("/predict-rows", {"rows": rows}).headers["x-compute-tokens"])
+    (estimates, _) = sizes
+    count = 6 if name == "choice" else 2
+    assert estimates[1] == (3 if name == "choice" else 2) * LIMIT
+    assert estimates[0] >= count * (3 + 4)
+    assert sum(estimates) >= tokens > 0
 
 
 @pytest.mark.long

@@ -10,8 +10,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import httpx
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import bertworks as bw
 from bertworks.errors import DataError, SettingsError
@@ -42,10 +45,10 @@ def test_settings_are_those_of_a_model(server: Running, get_model) -> None:
         return clients.enter_context(Client(server.url, model=name)), get_model(name)
 
     theirs, model = open_client("encoder")
-    for settings in ({}, {"pooling": "max", "layers": [0, -1]}, {"normalize": False}):
-        found = theirs.embed(TEXTS, **settings)
+    for keywords in ({}, {"pooling": "max", "layers": [0, -1]}, {"normalize": False}):
+        found = theirs.embed(TEXTS, **keywords)
         assert found.dtype == np.float32
-        np.testing.assert_allclose(found, model.embed(TEXTS, **settings), atol=1e-5)
+        np.testing.assert_allclose(found, model.embed(TEXTS, **keywords), atol=1e-5)
     cosines = theirs.similarity("a river", TEXTS, pooling="max")
     expected = model.similarity("a river", TEXTS, pooling="max")
     np.testing.assert_allclose(cosines, expected, atol=1e-5)
@@ -127,6 +130,65 @@ def test_a_server_that_takes_fewer_texts_gets_smaller_requests(
     np.testing.assert_allclose(vectors, get_model("encoder").embed(texts), atol=1e-5)
     np.testing.assert_allclose(async_vectors, vectors, atol=1e-5)
     assert continuations == get_model("causal").generate(prompts, **keywords)
+
+
+@settings(deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=40),
+    limit=st.integers(1, 9),
+    texts_per_item=st.integers(1, 4),
+    names_item=st.booleans(),
+)
+def test_parts_become_smaller_until_they_fit_or_have_one_item(
+    sizes: list[int], limit: int, texts_per_item: int, names_item: bool
+) -> None:
+    """Of a server that counts other texts than the client, such as choices."""
+    texts, num_refusals = list(map(str, sizes)), 0
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        nonlocal num_refusals
+        if request.url.path == "/info":
+            return httpx.Response(200, json={"max_client_batch_size": limit})
+        part = json.loads(request.content)["inputs"]
+        if sum(map(int, part)) <= limit:
+            return httpx.Response(200, json=part)
+        num_refusals += 1
+        assert num_refusals <= (1 if names_item else 6)
+        message = "inputs[0]: too long" if names_item else "inputs: too many"
+        return httpx.Response(413, json={"error": message})
+
+    def ask(client: Client) -> list[str]:
+        requests = client._request_many(
+            "/tokenize",
+            texts,
+            lambda part, _: {"inputs": part},
+            lambda replies: [text for reply in replies for text in reply],
+            texts_per_item=texts_per_item,
+        )
+        return client._send(requests)
+
+    with Client("http://127.0.0.1:1") as client:
+        client._http = httpx.Client(base_url=client.url, transport=httpx.MockTransport(respond))
+        if sum(sizes) > limit and (names_item or max(sizes) > limit):
+            with pytest.raises(ServerError) as refused:
+                ask(client)
+            assert refused.value.status == 413
+        else:
+            assert ask(client) == texts
+
+
+@pytest.mark.long
+def test_rows_of_many_choices_are_sent_in_smaller_parts(directories, start, get_model) -> None:
+    rows = [
+        {"prompt": "the door", "choices": ["a", "was open", "deep"][: 1 + n % 3]} for n in range(9)
+    ]
+    with (
+        start({"choice": directories["choice"]}, ServeSettings(max_texts=4)) as server,
+        Client(server.url) as client,
+    ):
+        assert close(client.predict(rows), get_model("choice").predict(rows))
+        with pytest.raises(ServerError, match=r"rows: 5 choices, but at most 4"):
+            client.predict([*rows, {"prompt": "a", "choices": ["a"] * 5}])
 
 
 @pytest.mark.long

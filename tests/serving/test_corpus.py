@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from bertworks.analysis.retrieval.answering import answer_questions
 from bertworks.analysis.retrieval.bm25 import BM25Index
 from bertworks.analysis.retrieval.store import VectorStore
 from bertworks.serving import service
+from bertworks.serving.client_base import ServerError
+from bertworks.serving.settings import ServeSettings
 from tests.cli.conftest import fails
 from tests.serving.conftest import Running
 
@@ -119,6 +122,35 @@ def test_large_file_as_a_corpus_is_logged(
     with start({"answering": directories["answering"]}, corpus=PASSAGES):
         pass
     assert caplog.text.count("the corpus is read again for each answer") == count
+
+
+def test_question_of_more_passages_than_texts_is_refused(
+    start: Callable[..., Any], directories: dict[str, str]
+) -> None:
+    """No part is smaller than a question: the clients do not ask again."""
+    sources = {"answering": directories["answering"]}
+    says = "inputs: 5 texts, but at most 4"
+
+    async def ask(url: str) -> None:
+        async with bw.AsyncClient(url, timeout=20) as client:
+            with pytest.raises(ServerError, match=says):
+                await asyncio.wait_for(client.answer("the door", passages=5), 20)
+
+    with start(sources, ServeSettings(max_texts=4), corpus=PASSAGES) as running:
+        asyncio.run(ask(running.url))
+        with bw.Client(running.url) as client:
+            assert len(client.answer(QUESTIONS, passages=4)) == len(QUESTIONS)
+            with pytest.raises(ServerError, match=says):
+                client.answer("the door", passages=5)
+
+
+def test_number_of_answers_is_what_the_passages_may_have(library: Running) -> None:
+    body = {"inputs": {"question": "the door"}, "passages": 1, "n_best": 20}
+    library.ask("/answer", body)
+    response = library.post("/answer", {**body, "n_best": 21})
+    assert response.status_code == 400
+    assert response.json()["error"] == "n_best: the model gives at most 20 answers"
+    library.ask("/answer", {**body, "passages": 2, "n_best": 40})
 
 
 def test_server_without_a_corpus_says_so(server: Running) -> None:

@@ -14,6 +14,7 @@ import openai
 import pytest
 from sentence_transformers.util import quantize_embeddings
 
+from bertworks.errors import SettingsError
 from bertworks.inference.vector_codes import quantize_vectors
 from bertworks.serving.schedule import OverloadedError
 from bertworks.serving.settings import ServeSettings
@@ -175,6 +176,25 @@ def test_vectors_are_shortened_and_normalized(directories, start, get_model) -> 
         wrong = server.post("/v1/embeddings", {**body, "input": [[99999]]})
         assert wrong.status_code == 400
         assert "this model's vocabulary" in wrong.json()["error"]["message"]
+
+
+def test_bits_fill_bytes(directories, start, get_model) -> None:
+    """As for `Model.embed`: the other bits of a byte would count as equal numbers."""
+    body = {"model": "encoder", "input": TEXTS}
+    with start({"encoder": directories["encoder"]}, ServeSettings(any_dimensions=True)) as server:
+        for form in ("binary", "ubinary", "int8", "float"):
+            for dimensions in range(1, 17):
+                more = {"encoding_format": form, "dimensions": dimensions}
+                response = server.post("/v1/embeddings", {**body, **more})
+                if form in ("int8", "float") or dimensions % 8 == 0:
+                    assert response.status_code == 200, (form, dimensions)
+                    continue
+                assert response.status_code == 400
+                error = response.json()["error"]
+                assert error["param"] == "encoding_format"
+                assert f"a multiple of 8 numbers, not {dimensions}" in error["message"]
+                with pytest.raises(SettingsError, match=f"of 8 numbers, not {dimensions}"):
+                    get_model("encoder").embed(TEXTS, quantization="binary", dimensions=dimensions)
 
 
 @pytest.mark.long

@@ -417,6 +417,15 @@ def test_encode_is_that_of_bert_as_service(server: Running, get_model) -> None:
     assert server.post("/encode", {"texts": [TEXT], "pooling": "first"}).status_code == 422
 
 
+def test_a_number_that_is_returned_has_64_bits(server: Running) -> None:
+    for number in (2**63 - 1, -(2**63)):
+        assert server.ask("/encode", {"id": number, "texts": ["a"]})["id"] == number
+    for number in (2**63, 2**70, -(2**63) - 1):
+        answer = server.post("/encode", {"id": number, "texts": ["a"]})
+        assert answer.status_code == 422
+        assert answer.json()["error"].startswith("id: input should be")
+
+
 def test_the_limit_of_a_classifier_is_its_own(server: Running) -> None:
     fits = "door " * (LIMIT - 2)
     assert server.post("/predict", {"inputs": fits, "model": "classifier"}).status_code == 200

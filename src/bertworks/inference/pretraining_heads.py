@@ -1,6 +1,6 @@
 """What the heads of pre-training predict for texts: their masked words, and what follows them.
 
-    text ─ fill_texts ─► it, and variants for candidates of several pieces ─ mask_examples
+    text ─ list_variants ─► it, and variants for candidates of several pieces ─ mask_examples
          ─► predict_masks ─► predictions of each variant ─ join_predictions ─► masks and candidates
 
 A candidate is a given word whose probability at a mask is computed. If it has several pieces, it is
@@ -13,13 +13,14 @@ product of theirs.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import BertworksError, DataError, SettingsError, truncate_repr
+from ..errors import BertworksError, DataError, LengthError, SettingsError, truncate_repr
 from ..packed import Array, Batch, to_array
 from ..tasks.pretraining.source import PretrainingExample
 from ..tasks.pretraining.task import PretrainingTask
@@ -63,6 +64,43 @@ class MaskedText(NamedTuple):
     candidates: Sequence[Candidate] = ()
 
 
+class Variant(NamedTuple):
+    """A text with masks, or a variant of it, in which one mask is repeated for several pieces.
+
+    There may be thousands of a text, so `fill` writes each only when it is tokenised.
+
+    Attributes:
+        where, text, top_k: of the text, as in `MaskedText`.
+        masks: the numbers of the masks that the candidates fill.
+        start: the first character of the mask that is repeated.
+        length: the pieces of each candidate, and how often the mask is there.
+        pieces: the candidates.
+    """
+
+    where: str
+    text: str
+    top_k: int
+    masks: range
+    start: int
+    length: int
+    pieces: Pieces
+
+    @property
+    def candidates(self) -> Iterator[Candidate]:
+        """The candidates at each mask."""
+        return (
+            Candidate(number, word, ids)
+            for number in self.masks
+            for word, ids in self.pieces.items()
+        )
+
+    def fill(self, mask: str) -> MaskedText:
+        """Write the text."""
+        more = mask * (self.length - 1)
+        text = f"{self.text[: self.start]}{more}{self.text[self.start :]}"
+        return MaskedText(self.where, text, None, self.top_k, [*self.candidates])
+
+
 class MaskedExample(NamedTuple):
     """A tokenised `MaskedText`."""
 
@@ -97,27 +135,53 @@ def encode_candidates(tokenizer: Tokenizer, candidates: Sequence[str]) -> dict[s
     return {word: ids.tolist() for word, ids in zip(candidates, rows, strict=True)}
 
 
-def fill_texts(
+def count_variants(task: PretrainingTask, text: str, pieces: Pieces, *, where: str) -> int:
+    """Return how many variants `list_variants` makes of a text, itself included.
+
+    Raises:
+        LengthError: its masks alone, or with those of a candidate, are more than the tokens that
+            fit. Without this check, a short request could ask for gigabytes of variants.
+    """
+    num_masks = text.count(get_mask(task))
+    longest = max(map(len, pieces.values()), default=1)
+    if num_masks and num_masks - 1 + longest > task.max_length:
+        what = f"{num_masks:,} masks"
+        if longest > 1:
+            what += f", and a candidate of {longest:,} pieces at one"
+        raise LengthError(
+            f"{what}, but at most {task.max_length:,} tokens fit",
+            where=where,
+            fix="Shorten the text.",
+        )
+    return 1 + num_masks * len(_long_lengths(pieces))
+
+
+def list_variants(
     task: PretrainingTask, text: str, pieces: Pieces, *, where: str, top_k: int
-) -> list[MaskedText]:
-    """Return a text with masks, and its variants, in which a mask is repeated for each piece."""
-    mask = get_mask(task)
-    parts = text.split(mask)
-    numbers = range(len(parts) - 1)
-    singles = [
-        Candidate(number, word, ids)
-        for number in numbers
-        for word, ids in pieces.items()
-        if len(ids) == 1
+) -> list[Variant]:
+    """Return a text with masks, and its variants, in which a mask is repeated for each piece.
+
+    Raises:
+        LengthError: see `count_variants`.
+    """
+    count_variants(task, text, pieces, where=where)
+    starts = [match.start() for match in re.finditer(re.escape(get_mask(task)), text)]
+    pieces_by_length = {
+        length: {word: ids for word, ids in pieces.items() if len(ids) == length}
+        for length in (1, *_long_lengths(pieces))
+    }
+    singles = pieces_by_length.pop(1)
+    return [Variant(where, text, top_k, range(len(starts)), 0, 1, singles)] + [
+        # The pieces that are likely at its masks are not part of the answer.
+        Variant(where, text, 1, range(number, number + 1), start, length, long)
+        for number, start in enumerate(starts)
+        for length, long in pieces_by_length.items()
     ]
-    variants = [MaskedText(where, text, None, top_k, singles)]
-    for number in numbers:
-        for length in sorted({len(ids) for ids in pieces.values()} - {1}):
-            masks = [mask * (length if at == number else 1) for at in numbers]
-            joined = "".join(part + more for part, more in zip(parts, [*masks, ""], strict=True))
-            long = [Candidate(number, *one) for one in pieces.items() if len(one[1]) == length]
-            variants.append(MaskedText(where, joined, None, top_k, long))
-    return variants
+
+
+def _long_lengths(pieces: Pieces) -> list[int]:
+    """Return the different numbers of pieces of candidates that have several."""
+    return sorted({len(ids) for ids in pieces.values()} - {1})
 
 
 def mask_examples(
@@ -182,9 +246,7 @@ def score(
     ]
 
 
-def join_predictions(
-    variants: Sequence[MaskedText], predictions: Iterable[Prediction]
-) -> Prediction:
+def join_predictions(variants: Sequence[Variant], predictions: Iterable[Prediction]) -> Prediction:
     """Return the `masks` of a text, and the `candidates` of each, the most likely first.
 
     Args:
@@ -229,9 +291,10 @@ def fill_mask(
         )
     _check_text(text)
     pieces = {} if candidates is None else encode_candidates(task.tokenizer, candidates)
-    texts = fill_texts(task, text, pieces, where=_PLACE, top_k=top_k)
+    variants = list_variants(task, text, pieces, where=_PLACE, top_k=top_k)
+    texts = [variant.fill(get_mask(task)) for variant in variants]
     predictions = predict_masks(network, task, mask_examples(task, texts), settings)
-    prediction = join_predictions(texts, predictions)
+    prediction = join_predictions(variants, predictions)
     if not prediction["masks"]:
         mask = get_mask(task)
         raise BertworksError(

@@ -24,7 +24,7 @@ from ..utils.threads import num_threads
 from .fingerprints import fingerprint_of_arrays
 from .settings import EmbedSettings, EngineSettings, LayerSettings
 from .similarity import of_unit_length
-from .vector_codes import CODE_TYPES, code_width, quantize_vectors
+from .vector_codes import CODE_TYPES, code_width, fills_bytes, quantize_vectors
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -364,8 +364,7 @@ class VectorEmbedder(TextEmbedder):
     def _set_width(self, full_width: int) -> None:
         """Set the length of a vector before it is shortened to `dimensions`."""
         self._width, width = full_width, self._shorten(full_width)
-        if self.settings.quantization == "binary" and width % 8:
-            # The bits that fill the last byte would count as equal numbers.
+        if not fills_bytes(width, self.settings.quantization):
             what = f"quantization=binary needs a multiple of 8 numbers, not {width}"
             raise SettingsError(what, fix="Choose dimensions, or quantization=int8.")
 

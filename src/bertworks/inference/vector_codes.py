@@ -23,6 +23,14 @@ def code_width(width: int, quantization: Quantization) -> int:
     return (width + 7) // 8 if quantization == "binary" else width
 
 
+def fills_bytes(width: int, quantization: Quantization) -> bool:
+    """Whether the codes of vectors of `width` numbers have no bits that only fill the last byte.
+
+    Such bits would count as equal numbers.
+    """
+    return quantization != "binary" or width % 8 == 0
+
+
 def quantize_vectors(vectors: NDArray[np.float32], quantization: Quantization) -> NDArray[Any]:
     """Return the codes of vectors.
 

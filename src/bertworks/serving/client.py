@@ -11,7 +11,7 @@ import asyncio
 import base64
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import (
     Any,
     Concatenate,
@@ -24,6 +24,7 @@ from typing import (
 import numpy as np
 from numpy.typing import NDArray
 
+from ..data.text_inputs import as_texts
 from ..errors import SettingsError, did_you_mean
 from ..inference.similarity import similarities
 from ..settings.literals import Combine, InferencePrecision, Pooling
@@ -93,19 +94,7 @@ class Client(ClientBase):
             ServerError: the server cannot be reached, or returns an error; so in all methods.
             SettingsError: a setting is unknown.
         """
-        for name in settings.keys() - EncodeKeywords.__annotations__.keys():
-            fix = did_you_mean(name, EncodeKeywords.__annotations__)
-            raise SettingsError(f"unknown setting {name!r}", fix=f"{fix}.")
-
-        def body(part: list[Any], _: int) -> Body:
-            return self._make_body(texts=part, encoding_format="base64", **settings)
-
-        def read(answers: list[Any]) -> NDArray[np.float32]:
-            coded = [row for answer in answers for row in answer["results"]]
-            rows = [np.frombuffer(base64.b64decode(row), "<f4") for row in coded]
-            return np.stack(rows) if rows else np.empty((0, 0), np.float32)
-
-        return self._send(self._request_many("/encode", texts, body, read))
+        return self._send(_request_vectors(self, texts, settings))
 
     def embed_sparse(self, texts: Texts, *, truncate: bool = False) -> list[dict[int, float]]:
         """The sparse vector of each text (of a SPLADE model): its numbers by the ids of pieces."""
@@ -123,10 +112,15 @@ class Client(ClientBase):
         self, texts: Texts, others: Texts, **settings: Unpack[EncodeKeywords]
     ) -> NDArray[np.float32]:
         """The similarity of each text with each of the others, as `Model.similarity`: float32
-        `[texts, others]`."""
-        info = self.info()
-        vectors = self.embed(texts, **_settings_of_queries(settings, info))
-        return similarities(vectors, self.embed(others, **settings), info["similarity_fn_name"])
+        `[texts, others]`.
+
+        The server compares sparse vectors (SPLADE) and late interaction (ColBERT): each of `texts`
+        takes requests with all `others`.
+
+        Args:
+            settings: as in `embed`; for sparse vectors and late interaction only `truncate`.
+        """
+        return self._send(_request_similarities(self, texts, others, settings))
 
     def predict(self, rows: Rows) -> list[dict[str, Any]]:
         """The task's prediction for each text, pair of texts or row, as `Model.predict`."""
@@ -255,6 +249,7 @@ class AsyncClient(ClientBase):
     """
 
     embed = _as_async(Client.embed)
+    similarity = _as_async(Client.similarity)
     predict = _as_async(Client.predict)
     fill_mask = _as_async(Client.fill_mask)
     next_sentence = _as_async(Client.next_sentence)
@@ -280,17 +275,6 @@ class AsyncClient(ClientBase):
         """Close the connections."""
         await self._http.aclose()
 
-    async def similarity(
-        self, texts: Texts, others: Texts, **settings: Unpack[EncodeKeywords]
-    ) -> NDArray[np.float32]:
-        """See `Client.similarity`."""
-        info = await self._send(self._request_one(INFO_PATH, None, dict))
-        vectors, other_vectors = await asyncio.gather(
-            self.embed(texts, **_settings_of_queries(settings, info)),
-            self.embed(others, **settings),
-        )
-        return similarities(vectors, other_vectors, info["similarity_fn_name"])
-
     async def _send(self, requests: Requests[T]) -> T:
         import httpx
 
@@ -310,9 +294,66 @@ class AsyncClient(ClientBase):
             return result
 
 
-def _settings_of_queries(settings: EncodeKeywords, info: Mapping[str, Any]) -> EncodeKeywords:
-    """Return the settings of the first texts of `similarity`, as `Model.similarity` has them."""
-    return {**settings, "is_query": True} if info["compares_queries"] else settings
+def _request_vectors(
+    client: ClientBase, texts: Texts, settings: EncodeKeywords
+) -> Requests[NDArray[np.float32]]:
+    """Request what `embed` returns."""
+    _check_names(settings)
+
+    def body(part: list[Any], _: int) -> Body:
+        return client._make_body(texts=part, encoding_format="base64", **settings)
+
+    def read(answers: list[Any]) -> NDArray[np.float32]:
+        coded = [row for answer in answers for row in answer["results"]]
+        rows = [np.frombuffer(base64.b64decode(row), "<f4") for row in coded]
+        return np.stack(rows) if rows else np.empty((0, 0), np.float32)
+
+    return (yield from client._request_many("/encode", texts, body, read))
+
+
+def _request_similarities(
+    client: ClientBase, texts: Texts, others: Texts, settings: EncodeKeywords
+) -> Requests[NDArray[np.float32]]:
+    """Request what `similarity` returns."""
+    _check_names(settings)
+    info = yield from client._request_one(INFO_PATH, None, dict[str, Any])
+    function, of_queries = info["similarity_fn_name"], settings
+    is_sparse = "embed-sparse" in info["capabilities"] and settings.get("pooling") is None
+    if is_sparse or function == "maxsim":
+        return (yield from _request_comparisons(client, texts, others, settings))
+    if info["compares_queries"]:
+        of_queries = {**settings, "is_query": True}
+    vectors = yield from _request_vectors(client, texts, of_queries)
+    other_vectors = yield from _request_vectors(client, others, settings)
+    return similarities(vectors, other_vectors, function)
+
+
+def _request_comparisons(
+    client: ClientBase, texts: Texts, others: Texts, settings: EncodeKeywords
+) -> Requests[NDArray[np.float32]]:
+    """Request similarities that the server computes, for vectors that /encode does not make."""
+    names = {name for name, value in settings.items() if value is not None} - {"truncate"}
+    if names:
+        what = f"{min(names)}: the server compares sparse vectors and late interaction without it"
+        raise SettingsError(what, where=client.url, fix="Leave it out, or use Model.similarity.")
+    parameters = {"truncate": settings.get("truncate", False)}
+    rows: list[list[float]] = []
+    texts, others = list(as_texts(texts)), list(as_texts(others))
+    for text in texts:
+
+        def body(part: list[Any], _: int, text: str = text) -> Body:
+            inputs = {"source_sentence": text, "sentences": part}
+            return client._make_body(inputs=inputs, parameters=parameters)
+
+        rows.append((yield from client._request_many("/similarity", others, body, _concatenate)))
+    return np.array(rows, np.float32).reshape(len(texts), len(others))
+
+
+def _check_names(settings: EncodeKeywords) -> None:
+    """Refuse a setting that `embed` does not have."""
+    for name in settings.keys() - EncodeKeywords.__annotations__.keys():
+        fix = did_you_mean(name, EncodeKeywords.__annotations__)
+        raise SettingsError(f"unknown setting {name!r}", fix=f"{fix}.")
 
 
 def _concatenate(answers: list[Any]) -> list[Any]:

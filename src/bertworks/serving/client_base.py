@@ -42,7 +42,8 @@ Returns the result of a method."""
 _MAX_RETRY_SECONDS = 60.0
 INFO_PATH = "/info"
 _JSON_HEADERS = {"content-type": "application/json"}
-_LOCATION = re.compile(r"^(inputs|rows|texts)\[(\d+)\]")
+_LOCATION = re.compile(r"^(inputs|rows|texts|sentences)\[(\d+)\]")
+_SOURCE = "source_sentence"
 
 
 class ServerError(BertworksError):
@@ -122,7 +123,7 @@ class ClientBase(ABC):
         reads_neighbours: bool = False,
         texts_per_item: int = 1,
     ) -> Requests[T]:
-        """Send requests about any number of texts.
+        """Send requests about any number of texts, in smaller parts if the server refuses them.
 
         Args:
             body: returns the request of some texts; it also gets the number of the first.
@@ -131,8 +132,8 @@ class ClientBase(ABC):
             texts_per_item: how many texts the server reads for each one, such as passages.
         """
         texts = list(as_texts(texts))
+        most = _count_items(self._max_texts, texts_per_item)
         while True:
-            most = max(1, self._max_texts // texts_per_item)
             parts, answers, first = split_texts(texts, most), [], 0
             try:
                 if reads_neighbours and len(parts) > 1:
@@ -147,13 +148,14 @@ class ClientBase(ABC):
                     first += len(part)
                 return read(answers)
             except ServerError as error:
-                if error.status != 413:
+                largest = max(map(len, parts))
+                if error.status != 413 or largest == 1 or _names_item(error.what):
                     raise
                 info = (yield from self._ask(INFO_PATH)).value
-                limit = info.get("max_client_batch_size", self._max_texts)
-                if max(map(len, parts)) * texts_per_item <= limit:  # something else is too large
-                    raise
-                self._max_texts = limit
+                self._max_texts = info.get("max_client_batch_size", self._max_texts)
+                most = _count_items(self._max_texts, texts_per_item)
+                if most >= largest:  # an item counts for more than its texts, such as choices
+                    most = largest // 2
 
     def _ask(self, path: str, body: Body | None = None, first: int = 0) -> Requests[Reply]:
         """Send a request, by GET without a body, until the server is not busy; see `retries`."""
@@ -216,6 +218,16 @@ class ClientBase(ABC):
         what = f"the connection broke ({type(error).__name__})"
         fix = "Does the server use HTTPS?" if self.url.startswith("http:") else None
         return ServerError(what, where=self.url, fix=fix)
+
+
+def _names_item(message: str) -> bool:
+    """Whether an error is about one item, and so remains in a smaller request."""
+    return message.startswith(_SOURCE) or _LOCATION.match(message) is not None
+
+
+def _count_items(max_texts: int, texts_per_item: int) -> int:
+    """Return how many items a request has at most: at least one, of whatever size."""
+    return max(1, max_texts // texts_per_item)
 
 
 def _make_verification(verify: bool | str | Path) -> bool | ssl.SSLContext:

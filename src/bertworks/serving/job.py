@@ -110,6 +110,7 @@ class Job:
         texts: Sequence[str | Sequence[Any]] | None = None,
         *,
         limit: int | None,
+        sizes: Sequence[int] | None = None,
         prepare: Callable[[Sequence[Any]], Sequence[Any]] | None = None,
     ) -> list[Any]:
         """Compute rows in the queue; return their results in order.
@@ -119,6 +120,7 @@ class Job:
             texts: the part of each row that is tokenised: a text, words, or token ids; the item's
                 `text` if omitted.
             limit: maximum tokens of a row; None if rows are split into any number of windows.
+            sizes: an estimate of the most tokens of each row, if more are read than its text.
             prepare: tokenises the rows; `runner.prepare` if omitted.
 
         Raises:
@@ -134,7 +136,7 @@ class Job:
         ticket = self.service.queue.submit(
             runner,
             items,
-            [_estimate_max_tokens(text) for text in texts],
+            [estimate_max_tokens(text) for text in texts] if sizes is None else sizes,
             limit=limit,
             client=context.client,
             prepare=prepare,
@@ -204,8 +206,8 @@ def locate_texts(field: str, values: Sequence[Any]) -> list[Text]:
     return [Text(f"{field}[{index}]", value) for index, value in enumerate(values)]
 
 
-def _estimate_max_tokens(text: str | Sequence[Any]) -> int:
+def estimate_max_tokens(text: str | Sequence[Any]) -> int:
     """Estimate the most tokens of a text: one per character, three if not ASCII; plus two."""
     if isinstance(text, str):
         return (len(text) if text.isascii() else 3 * len(text)) + 2
-    return 2 + sum(_estimate_max_tokens(part) if isinstance(part, str) else 1 for part in text)
+    return 2 + sum(estimate_max_tokens(part) if isinstance(part, str) else 1 for part in text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -11,18 +12,22 @@ from typing import Any
 from ..errors import DataError
 from ..inference.pretraining_heads import (
     MaskedText,
+    Pieces,
+    count_variants,
     encode_candidates,
-    fill_texts,
     get_mask,
     join_predictions,
+    list_variants,
 )
 from ..inference.settings import GenerationSettings
 from ..tasks.task import Prediction
-from .job import Job
+from .job import Job, estimate_max_tokens
 from .request_error import invalid_field_error
 from .runners import MaskedRunner, Text
 
 _MAX_CANDIDATES = 1000
+_MAX_PROBABILITIES = 1 << 18
+"""The most probabilities of pieces, or of candidates, in an answer: 2,048 masks have 128 each."""
 
 
 async def fill_mask(
@@ -34,14 +39,35 @@ async def fill_mask(
     for location, text in texts:
         if mask not in text:
             raise invalid_field_error(location, f"there is no {mask} in the text")
-    pieces = {} if candidates is None else _encode_candidates(job, candidates)
+    pieces: Pieces = {}
+    if candidates is not None:
+        pieces = await asyncio.to_thread(_encode_candidates, job, candidates)
+    counts = [count_variants(task, text, pieces, where=location) for location, text in texts]
+    job.check_count("inputs", sum(counts))
+    num_masks = sum(text.count(mask) for _, text in texts)
+    _check_probabilities("top_k", num_masks * top_k)
+    _check_probabilities("candidates", num_masks * len(pieces))
     variants = [
-        fill_texts(task, text, pieces, where=location, top_k=top_k) for location, text in texts
+        list_variants(task, text, pieces, where=location, top_k=top_k) for location, text in texts
     ]
     items = [*chain.from_iterable(variants)]
-    job.check_count("inputs", len(items))
-    predictions = iter(await _compute_masked(job, items))
+    sizes = [estimate_max_tokens(item.text) + len(mask) * (item.length - 1) for item in items]
+    predictions = iter(
+        await job.compute(
+            job.loaded_model.get_task_runner(MaskedRunner),
+            items,
+            limit=task.max_length,
+            sizes=sizes,
+        )
+    )
     return [join_predictions(own, predictions) for own in variants]
+
+
+def _check_probabilities(field: str, count: int) -> None:
+    """Refuse a request whose answer would be too large."""
+    if count > _MAX_PROBABILITIES:
+        what = f"{count:,} probabilities at all masks, but at most {_MAX_PROBABILITIES:,}"
+        raise invalid_field_error(field, what, 413)
 
 
 def _encode_candidates(job: Job, candidates: Sequence[str]) -> dict[str, list[int]]:
@@ -57,15 +83,10 @@ def _encode_candidates(job: Job, candidates: Sequence[str]) -> dict[str, list[in
 async def next_sentence(job: Job, pairs: Sequence[Text]) -> list[float]:
     """Compute the probability that the second text of each pair follows the first."""
     items = [MaskedText(location, *pair) for location, pair in pairs]
-    return [
-        prediction["next_sentence_probability"] for prediction in await _compute_masked(job, items)
-    ]
-
-
-async def _compute_masked(job: Job, items: Sequence[MaskedText]) -> list[Prediction]:
     runner = job.loaded_model.get_task_runner(MaskedRunner)
-    texts = [item.text if item.pair is None else f"{item.text} {item.pair}" for item in items]
-    return await job.compute(runner, items, texts, limit=runner.task.max_length)
+    texts = [f"{item.text} {item.pair}" for item in items]
+    predictions = await job.compute(runner, items, texts, limit=runner.task.max_length)
+    return [prediction["next_sentence_probability"] for prediction in predictions]
 
 
 async def generate(

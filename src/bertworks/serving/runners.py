@@ -15,7 +15,14 @@ import numpy as np
 
 from ..errors import LengthError
 from ..inference.engine import AnyNetwork, outputs_of
-from ..inference.pretraining_heads import MaskedExample, MaskedText, mask_examples, predict_masks
+from ..inference.pretraining_heads import (
+    MaskedExample,
+    MaskedText,
+    Variant,
+    get_mask,
+    mask_examples,
+    predict_masks,
+)
 from ..inference.settings import EngineSettings
 from ..inference.text_embedding import EncodedText, TextEmbedder
 from ..packed import Batch, to_array
@@ -203,12 +210,14 @@ class MaskedRunner(TaskRunner):
 
     def prepare(
         self,
-        items: Sequence[MaskedText],
+        items: Sequence[MaskedText | Variant],
         task: Task[Any] | None = None,
         counts: RequestTokens | None = None,
     ) -> list[MaskedExample]:
         del task, counts
-        return mask_examples(self.task, items, self._take_numbers(len(items)))
+        mask = get_mask(self.task)
+        texts = [item.fill(mask) if isinstance(item, Variant) else item for item in items]
+        return mask_examples(self.task, texts, self._take_numbers(len(texts)))
 
     def run(self, examples: Sequence[MaskedExample]) -> list[Prediction]:
         with memory_errors():

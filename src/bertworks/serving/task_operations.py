@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 
 from ..analysis.retrieval.answering import CorpusAnswer, answers_in, best_answers
+from ..data.rows import LocatedRow
+from ..data.schema import names_of
 from ..inference.similarity import max_similarities
 from ..tasks.answering.task import AnsweringTask
+from ..tasks.choice import ChoiceTask, read_choices
 from ..tasks.classification import task_with_coverage
 from ..tasks.inputs import open_inputs
 from ..tasks.task import Prediction, Task
 from ..tasks.texts import TextTask
-from .job import Job, join_texts, locate_texts
+from .job import Job, estimate_max_tokens, join_texts, locate_texts
 from .request_error import invalid_field_error
 from .runners import AnswerRunner, ScoredPrediction, TaskRunner, Text
 from .vector_operations import embed
@@ -31,6 +34,8 @@ async def predict(
     limit: int | None = None,
 ) -> list[Any]:
     """Compute the task's predictions, from the rows that `Model.predict` reads too.
+
+    Each choice of a row counts as a text of the request.
 
     Args:
         inputs: at least one; the text of each is a text, a list of one or two, or a row.
@@ -54,8 +59,36 @@ async def predict(
     for row, values in task.add_context(rows):
         texts.append(join_texts(row.values))
         items.append(row._replace(values=dict(values)))
+    sizes: list[int] | None = None
+    if isinstance(task, ChoiceTask):
+        sizes = _estimate_choices(job, name, task, items)
+    elif isinstance(task, TextTask) and task.settings.both_orders:
+        sizes = [2 * min(estimate_max_tokens(text), task.settings.max_seq_length) for text in texts]
+        limit = None
     prepare = partial(runner.prepare, task=task, counts=job.context.request_tokens)
-    return await job.compute(runner, items, texts, limit=limit, prepare=prepare)
+    return await job.compute(runner, items, texts, limit=limit, sizes=sizes, prepare=prepare)
+
+
+def _estimate_choices(
+    job: Job, field: str, task: ChoiceTask, rows: Sequence[LocatedRow]
+) -> list[int]:
+    """Estimate the most tokens of each row, whose choices are sequences with the whole prompt.
+
+    Raises:
+        RequestError: the rows have too many choices.
+        DataError: a row has no choices.
+    """
+    choices = [read_choices(row.values, task.choice_columns, row.where) for row in rows]
+    count, most = sum(map(len, choices)), job.limits.max_texts
+    if count > most:
+        raise invalid_field_error(field, f"{count:,} choices, but at most {most:,}", 413)
+    limit, columns = task.settings.max_seq_length, ("prompt", "question")
+    names = [name for column in columns for name in names_of(task.columns[column])]
+    sizes = []
+    for row, own in zip(rows, choices, strict=True):
+        shared = estimate_max_tokens([row.values.get(name) or "" for name in names])
+        sizes.append(sum(min(limit, shared + estimate_max_tokens(text)) for text in own))
+    return sizes
 
 
 async def score(

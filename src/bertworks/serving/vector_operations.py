@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from ..errors import NeedsPyTorchError, WrongModelError, has_pytorch
 from ..inference.similarity import max_similarities, of_unit_length, similarities
 from ..inference.text_embedding import TextEmbedder
+from ..inference.vector_codes import fills_bytes
+from ..settings.literals import Quantization
 from ..settings.pooling import NO_POOLING, SPARSE_POOLINGS
 from ..text.definition import Side
 from .job import Job
@@ -29,6 +31,7 @@ async def embed(
     truncate: bool | None = None,
     side: Side | None = None,
     dimensions: int | None = None,
+    quantization: Quantization = "none",
     prompt_name: str | None = None,
     is_query: bool = False,
     **settings: Any,
@@ -44,6 +47,7 @@ async def embed(
         truncate: truncate texts that are too long; otherwise they are an error.
         side: the side at which texts are truncated; the tokenizer's if omitted.
         dimensions: the length to which vectors are shortened; only for vectors of texts.
+        quantization: how vectors are encoded for the response.
         prompt_name: name of the prompt to put before texts; if omitted, the one that `Model`
             puts there.
         is_query: whether texts are queries; see `EmbedSettings`.
@@ -68,6 +72,10 @@ async def embed(
         embedder = get_runner().embedder
     _check_form(job, form, embedder)
     _check_dimensions(job, embedder.width, dimensions)
+    width = dimensions or embedder.width
+    if not fills_bytes(width, quantization):
+        what = f"bits need a multiple of 8 numbers, not {width}: choose dimensions, or int8"
+        raise invalid_field_error("encoding_format", what)
     is_shortened = dimensions not in (None, embedder.width)
     runner = get_runner(normalize=normalize and not is_shortened)
     if prompt_name is not None:

@@ -176,6 +176,12 @@ async def respond(body: Request, request: HTTPRequest) -> Response:
 
 
 EncodingFormat: TypeAlias = Literal["float", "base64", "int8", "binary", "ubinary"]
+QUANTIZATIONS: Mapping[EncodingFormat, Quantization] = {
+    "int8": "int8",
+    "binary": "binary",
+    "ubinary": "binary",
+}
+"""The formats of codes."""
 
 
 async def encode_vectors(
@@ -190,9 +196,8 @@ async def encode_vectors(
     """
     encodings: list[Any] = []
     for number, vector in enumerate(vectors):
-        if form in ("int8", "binary", "ubinary"):
-            quantization: Quantization = "int8" if form == "int8" else "binary"
-            (code,) = quantize_vectors(vector[None], quantization).astype(np.int64)
+        if form in QUANTIZATIONS:
+            (code,) = quantize_vectors(vector[None], QUANTIZATIONS[form]).astype(np.int64)
             encodings.append((code - 128 if form == "binary" else code).tolist())
         elif form == "float":
             encodings.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Awaitable
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import Request as HTTPRequest
 from fastapi import Response
@@ -92,7 +92,7 @@ class EncodeRequest(Request):
 
     operation: ClassVar = "embed"
 
-    id: int = 0
+    id: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] = 0  # JSON is written with 64 bits
     texts: list[str] | list[Words]
     is_tokenized: bool = Field(False, description="Each text is a list of words.")
     pooling: PoolingName | None = None

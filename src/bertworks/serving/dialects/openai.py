@@ -14,7 +14,17 @@ from ..metrics import get_context
 from ..request_error import invalid_field_error
 from ..service import Service
 from ..vector_operations import embed
-from .base import Dialect, EncodingFormat, Ids, Prompt, Request, Truncate, Usage, encode_vectors
+from .base import (
+    QUANTIZATIONS,
+    Dialect,
+    EncodingFormat,
+    Ids,
+    Prompt,
+    Request,
+    Truncate,
+    Usage,
+    encode_vectors,
+)
 
 MAX_TOKENS = 300_000
 
@@ -77,7 +87,8 @@ class EmbeddingsRequest(Request):
             raise invalid_field_error(
                 "input_type", f"choose a prompt of the model by prompt_name: {prompts}"
             )
-        if self.encoding_format not in ("float", "base64"):
+        quantization = QUANTIZATIONS.get(self.encoding_format, "none")
+        if quantization != "none":
             function = job.model.similarity_function
             if function != "cosine":
                 what = f"the model compares vectors by {function}, which needs their lengths"
@@ -89,6 +100,7 @@ class EmbeddingsRequest(Request):
             normalize=True,
             truncate=self.truncate,
             dimensions=self.dimensions,
+            quantization=quantization,
             prompt_name=self.prompt_name,
         )
 
