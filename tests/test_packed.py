@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jaxtyping import TypeCheckError
 
-from bertworks.packed import Batch, Packed, Padded
+from bertworks.packed import Batch, Packed, Padded, to_array
 
 lengths_lists = st.lists(st.integers(1, 9), min_size=1, max_size=12)
 
@@ -161,3 +161,11 @@ def test_a_batch_moves_with_its_targets():
     moved = batch.to("cpu")
     assert isinstance(moved.targets["labels"], torch.Tensor)
     assert moved.counts == {"rows": 1}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_tensors_of_every_precision_become_arrays_of_their_values(dtype):
+    values = torch.tensor([0.5, -3.0, 1e-2], dtype=dtype, requires_grad=True)
+    array = to_array(values)
+    assert array.dtype.itemsize >= dtype.itemsize
+    assert array.tolist() == values.tolist()

@@ -394,8 +394,13 @@ class Batch:
 
 
 def to_array(values: Any) -> np.ndarray:
-    """Return an array or a tensor as an array."""
-    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    """Return an array or a tensor as an array: of bfloat16, which NumPy lacks, in float32."""
+    if not hasattr(values, "detach"):
+        return np.asarray(values)
+    import torch
+
+    values = values.detach().cpu()
+    return np.asarray(values.float() if values.dtype == torch.bfloat16 else values)
 
 
 def to_tensor(values: Any, device: torch.device | str) -> Any:

@@ -216,6 +216,12 @@ def test_predict_rows_takes_rows_of_any_task(server: Running, get_model) -> None
         response = server.post("/predict-rows", {"rows": [row, row], "model": name})
         assert response.status_code == 200, response.text
         assert close(response.json(), get_model(name).predict([row, row]))
+    for name, row in (
+        ("tagger", {"text": None}),
+        ("answering", {"question": None, "context": None}),
+    ):
+        response = server.post("/predict-rows", {"rows": [row], "model": name})
+        assert response.status_code == 200, response.text
     wrong = server.post("/predict-rows", {"rows": [{"words": ["a"]}], "model": "classifier"})
     assert (wrong.status_code, wrong.json()["error_type"]) == (422, "Tokenizer")
     assert wrong.json()["error"].startswith("rows: its rows are not texts but lists of words")

@@ -299,3 +299,21 @@ def test_a_question_that_was_not_in_training_is_not_read() -> None:
     published = task.settings.with_values(is_question_optional=True)
     task = ChoiceTask(TOKENIZER, published)
     assert task.for_table(read_rows([other]), labelled=True).settings.question_column == "question"
+
+
+@pytest.mark.parametrize("blank", [None, float("nan"), "", " "])
+def test_blank_columns_after_the_last_choice_are_no_choices(blank):
+    columns = {"choice_columns": ["choice1", "choice2", "choice3"], "first_number": 1}
+    task = make_task(**columns)
+    row = {"prompt": "a", "choice1": "b", "choice2": "c", "choice3": blank, "label": 2}
+    (example,) = task.examples([row], 0)
+    assert example.texts == ("a", "b", "c")
+    assert (len(example.sequences), example.target) == (2, 1)
+    with pytest.raises(DataError, match=r"label 3 .* not the number of one of the 2 choices"):
+        task.examples([{**row, "label": 3}], 0)
+    with pytest.raises(DataError, match="choice in the column 'choice2' is blank, and others"):
+        task.examples([{**row, "choice2": blank, "choice3": "c"}], 0)
+    with pytest.raises(DataError, match="there are no choices"):
+        task.examples([{**row, "choice1": blank, "choice2": blank}], 0)
+    listed = make_task().example({"prompt": "a", "choices": ["b", ""], "label": 1}, 0)
+    assert listed.texts == ("a", "b", "")  # in a list, an empty text is a choice

@@ -198,6 +198,34 @@ def test_any_passage_has_an_answer_or_none(
         assert (answer["answer"], answer["probability"]) == ("", 1.0)
 
 
+@pytest.mark.parametrize("empty", [None, float("nan")])
+@pytest.mark.parametrize(
+    ("task", "row"),
+    [
+        ("answering", {"question": "", "context": "a b"}),
+        ("answering", {"question": "a", "context": ""}),
+        ("tagging", {"text": ""}),
+        ("classification", {"text": ""}),
+        ("choice", {"prompt": "", "choices": ["a", "b"]}),
+        ("retrieval", {"a": "", "b": "c"}),
+    ],
+)
+def test_null_is_an_empty_text(
+    models: dict[str, Model], task: str, row: dict[str, Any], empty: Any
+) -> None:
+    dirty = {name: empty if value == "" else value for name, value in row.items()}
+    own = models[task]
+    assert own.predict([dirty, row]) == own.predict([row, row])
+    gold = {"answering": {"answers": ["a"]}, "choice": {"label": 1}, "retrieval": {"score": 1}}
+    label = gold.get(task, {"label": "p"} if task == "classification" else {"tags": []})
+    full = {name: value or "a" for name, value in row.items()} | label
+    metrics = []
+    for one in (dirty, row):
+        with pytest.warns(BertworksWarning, match="1 of 2 rows have an empty text"):
+            metrics.append(own.evaluate([{**one, **label}, full]).metrics)
+    assert metrics[0] == metrics[1]
+
+
 @pytest.mark.long
 def test_a_long_question_is_cut_and_leaves_room_for_the_passage(models: dict[str, Model]) -> None:
     own = models["answering"]
@@ -260,6 +288,63 @@ def test_lists_come_back_from_tsv(models: dict[str, Model], task: str, tmp_path:
     write_predictions(file, models[task].stream(LISTS[task]))
     assert models[task].evaluate(file).metrics == models[task].evaluate(LISTS[task]).metrics
     assert models[task].predict(data=file) == models[task].predict(LISTS[task])
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.txt", "a b\nc\n"),
+        ("a.csv", "sentence\na b\nc\n"),
+        ("a.csv", "Text\na b\nc\n"),
+        ("a.csv", "id,comment\n1,a b\n2,c\n"),
+        ("a.csv", "id,remark\n1,a b\n2,c\n"),
+        ("a.csv", "id,text,label\n1,a b,x\n2,c,y\n"),
+        ("a.jsonl", '{"sentence": "a b"}\n{"sentence": "c"}\n'),
+    ],
+)
+def test_texts_are_tagged_in_the_columns_of_other_tasks(
+    models: dict[str, Model], name: str, content: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(content)
+    if "remark" in content:  # not a usual name, and too short to be known as a text
+        with pytest.raises(DataError, match=r"which column holds the words; .* Call it words\."):
+            models["tagging"].predict(data=tmp_path / name)
+        return
+    expected = models["tagging"].predict(["a b", "c"])
+    assert models["tagging"].predict(data=tmp_path / name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.txt", "a\nb\n", r"holds 'a', not a list\. For a file with one word per line"),
+        ("a.csv", "words\n\"['a', 'b']\"\n", r"not a list\. Write lists as JSON"),
+        ("a.csv", 'words\n"[""a"", 1]"\n', r"not a list\. Write lists as JSON"),
+    ],
+)
+def test_words_are_not_tagged_as_texts(
+    models: dict[str, Model], name: str, content: str, says: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(content)
+    own = models["tagging"].task
+    values = {**own.to_dict(), "word_column": "1"} if name == "a.txt" else own.to_dict()
+    task = type(own).from_dict(values, own.tokenizer)
+    with pytest.raises(DataError, match=says):
+        Model(own.tokenizer, task, models["tagging"].network).predict(data=tmp_path / name)
+
+
+@pytest.mark.parametrize("task", LABELLED_TASKS)
+def test_a_missing_column_is_renamed_where_no_option_names_it(
+    models: dict[str, Model], task: str
+) -> None:
+    row = {"x1": "a b", "x2": "c d", "x3": "e f"}
+    for use in (models[task].predict, models[task].evaluate):
+        with pytest.raises(DataError, match=r"\. Call (it|them) ") as error_info:
+            use([row, row])
+        assert "_column" not in str(error_info.value)
+    kind = find_labelled_task(task)
+    with pytest.raises(DataError, match=r"_columns?=NAME"):
+        kind.from_table(models[task].tokenizer, read_rows([row, row]), kind.user_settings()())
 
 
 @pytest.mark.parametrize("task", LABELLED_TASKS)

@@ -19,6 +19,7 @@ from bertworks.inference.settings import EngineSettings
 from bertworks.model import Model
 from bertworks.nn.encoder_settings import Classifier
 from bertworks.nn.pooling import pool
+from bertworks.settings.literals import InferencePrecision
 from bertworks.tasks.example import LabelledExample
 from bertworks.tasks.few_shot import FewShotNetwork, FewShotTask, draw_pairs
 from bertworks.tasks.retrieval.losses import loss_sum
@@ -109,6 +110,21 @@ def test_the_head_is_a_logistic_regression_on_mean_vectors(
     ours = [list(answer["probabilities"].values()) for answer in model.predict(texts)]
     assert tuple(oracle.classes_) == task.labels
     np.testing.assert_allclose(ours, oracle.predict_proba(mean_vectors), atol=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_head_is_fitted_in_every_precision(precision: InferencePrecision) -> None:
+    task, network, examples = start(ROWS)
+    engine = EngineSettings(precision=precision)
+    task.fit_head(network, lambda: outputs_of(network, task, examples, engine))
+    weights = network.output_layer.weight
+    assert weights.dtype == torch.float32
+    task, exact_network, examples = start(ROWS)
+    task.fit_head(
+        exact_network, lambda: outputs_of(exact_network, task, examples, EngineSettings())
+    )
+    exact = exact_network.output_layer.weight
+    assert (weights - exact).norm() < 0.05 * exact.norm()
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import warnings
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from bertworks.tasks.classification import (
     ClassificationTask,
     MultiLabelSettings,
 )
+from bertworks.tasks.gold import GoldRows
 from bertworks.tasks.labels import find_other_spellings, find_unlabelled_marks
 from bertworks.text.tokenizer import Tokenizer
 from tests.training.letters import GEOMETRY, WORD_PIECES
@@ -170,6 +172,56 @@ def test_class_that_may_mean_no_label_is_warned_of(mark: str) -> None:
         bw.score("classification", rows)
         assert labels_of(labels, no_label=mark) == tuple(sorted(NLI))
         assert labels_of(labels, no_label="") == tuple(sorted(labels))
+
+
+@pytest.mark.parametrize("no_label", ["-1", "-1.0", " -1 "])
+@pytest.mark.parametrize("mark", [-1, -1.0, "-1", "-1.0"])
+def test_mark_of_a_user_is_a_whole_number_in_any_spelling(no_label: str, mark: Any) -> None:
+    labels = ["x", "y", mark] * 2
+    asked = ClassificationSettings.parse({"no_label": no_label})
+    task = ClassificationTask.from_table(TOKENIZER, read_rows(rows_of(labels)), asked)
+    assert task.labels == ("x", "y")
+    kept = list(GoldRows(task, read_rows(rows_of(labels))).rows)
+    assert [row.values["label"] for row in kept] == ["x", "y"] * 2
+    rows = [{"label": label, "prediction": "x"} for label in labels]
+    assert bw.score("classification", rows, no_label=no_label).rows == 4
+
+
+@pytest.mark.parametrize("no_label", ["hiden", "-1", "neutrall"])
+def test_mark_that_no_row_has_is_warned_of(no_label: str) -> None:
+    labels = [*NLI, "hidden"]
+    says = f"no row has the label {no_label!r}"
+    with pytest.warns(BertworksWarning, match=says):
+        assert labels_of(labels, no_label=no_label) == tuple(sorted(labels))
+    rows = [{"label": gold, "prediction": no_label} for gold in labels]
+    with pytest.warns(BertworksWarning, match=says):  # a prediction marks no row
+        bw.score("classification", rows, no_label=no_label)
+
+
+@pytest.mark.parametrize("mark", ["null", "NULL", "?", "#n/a", "no consensus"])
+def test_advice_to_name_a_mark_works_in_a_shell_and_in_python(mark: str) -> None:
+    with pytest.warns(BertworksWarning, match="the label .* is a class") as messages:
+        labels_of([*NLI, mark])
+    _, _, advice = str(messages[0].message).rpartition(", give ")
+    words = shlex.split(advice)
+    if len(words) > 1 and words[-1] == "Python)":
+        words = shlex.split(advice.partition(" (")[0])
+        assert f'(no_label="{mark}" in Python)' in advice
+    assert ClassificationSettings.resolve(None, words).no_label == mark
+    with pytest.warns(BertworksWarning, match=re.escape(f'--no-label "{mark}"')):
+        bw.score("classification", [{"label": one, "prediction": "x"} for one in [*NLI, mark]])
+
+
+def test_labels_that_are_no_texts_are_not_called_other_spellings() -> None:
+    for labels in ([True, False], [0.0, 1.0], [np.float64(1), np.float64(2)]):
+        rows = read_rows(rows_of(labels))
+        task = ClassificationTask.from_table(TOKENIZER, rows, ClassificationSettings())
+        gold = GoldRows(task, rows)
+        assert len(list(gold.rows)) == 2
+        assert gold.notes() == []
+    texts = GoldRows(task, read_rows(rows_of(["1.0", "2.0"])))
+    assert len(list(texts.rows)) == 2
+    assert "1.0 is read as 1" in texts.notes()[0]
 
 
 @pytest.mark.parametrize(

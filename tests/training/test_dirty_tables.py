@@ -269,3 +269,15 @@ def test_an_empty_cell_is_none_in_every_column() -> None:
         {"text": "a", "note": None, "n": 1},
         {"text": None, "note": "b", "n": 2},
     ]
+
+
+@pytest.mark.parametrize("empty", [None, math.nan, "", " "])
+@pytest.mark.parametrize(("column", "value"), [("answer_start", 2), ("is_impossible", False)])
+def test_answers_without_optional_columns_are_labelled(column: str, value: Any, empty: Any) -> None:
+    row = {"question": "a", "context": "b c", "answer": "c"}
+    rows = [{**row, column: cell} for cell in (value, empty, empty)]
+    data = read(rows, "answering", drop_unlabelled=True)
+    assert len(data.train) == len(rows)
+    dirty = [*rows, {**rows[0], "answer": empty}]
+    with pytest.warns(BertworksWarning, match="1 of 4 rows have no label"):
+        assert len(read(dirty, "answering", drop_unlabelled=True).train) == len(rows)

@@ -18,6 +18,7 @@ from pydantic import Field, create_model
 
 from ..errors import DataError, truncate_repr
 from ..settings.base import Settings
+from .missing_columns import MissingColumnError, missing_column_error
 from .rows import Rows, listing
 
 SettingsT = TypeVar("SettingsT", bound=Settings)
@@ -131,7 +132,9 @@ def find_text_columns(
     guess = _guess_values if of_numbers else _guess_label
     found_label = given_label or guess(rows, (found_text, found_pair))
     if labelled and found_label is None:
-        raise missing_column_error(rows, "label", _label_fix(rows))
+        fix, names = _label_fix(rows), VALUE_NAMES if of_numbers else LABEL_NAMES
+        rename = f"Call it {names[0]}." if "label_column" in fix else fix
+        raise missing_column_error(rows, "label", fix, rename)
     _check_apart(rows, {"text": found_text, "second text": found_pair, "label": found_label})
     return {"text": found_text, "pair": found_pair, "label": found_label}
 
@@ -151,21 +154,6 @@ def _check_apart(rows: Rows, columns: Mapping[str, Column]) -> None:
                     where=rows.name,
                     fix=f"Name another of them; {listing(rows.columns)}.",
                 )
-
-
-def missing_column_error(rows: Rows, role: str, fix: str) -> DataError:
-    """Return the error for a table in which a role's column is not found.
-
-    If the table has only one column, the error shows its content: the format may be wrong.
-    """
-    content = listing(rows.columns)
-    if len(rows.columns) == 1 and rows.sample:
-        only = rows.columns[0]
-        content = (
-            f"its only column is {only!r}, and begins {truncate_repr(rows.sample[0].get(only))}"
-        )
-    what = f"cannot tell which column holds the {role}; {content}"
-    return DataError(what, where=rows.name, fix=fix)
 
 
 def _guess_texts(rows: Rows, label: str | None) -> tuple[str, str | None]:
@@ -191,7 +179,8 @@ def _guess_texts(rows: Rows, label: str | None) -> tuple[str, str | None]:
     by_content = text_by_content(others, rows.sample)
     if by_content is None:
         fix = "Name it with text_column=NAME (and pair_column=NAME for a second text)."
-        raise missing_column_error(rows, "text", fix)
+        rename = "Call it text (and a second text's column pair)."
+        raise missing_column_error(rows, "text", fix, rename)
     return by_content, None
 
 
@@ -321,11 +310,14 @@ class Role:
         """The role's name in messages."""
         return self.title or self.name
 
-    def missing_column_error(self, rows: Rows) -> DataError:
+    def missing_column_error(self, rows: Rows) -> MissingColumnError:
         """Return the error for a table in which the role's column is not found."""
         values = "NAME,NAME,…" if self.many else "NAME"
         return missing_column_error(
-            rows, self.display_name, f"Name it with {self.option}={values}{self.fix}."
+            rows,
+            self.display_name,
+            f"Name it with {self.option}={values}{self.fix}.",
+            f"Call it {(self.names or (self.name,))[0]}{self.fix}.",
         )
 
     def find(

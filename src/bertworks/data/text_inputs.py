@@ -10,6 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ..errors import BertworksWarning, DataError, truncate_repr
+from .missing_columns import columns_cannot_be_named, missing_column_error
 from .reading import TableOptions
 from .rows import (
     LocatedRow,
@@ -19,7 +20,7 @@ from .rows import (
     rows_of_dataframe,
     text_of,
 )
-from .schema import columns_by_name, find_text_columns, missing_column_error
+from .schema import columns_by_name, find_text_columns
 
 if TYPE_CHECKING:
     from ..settings.keywords import TableKeywords
@@ -204,9 +205,11 @@ def _open_file(path: str, column: str | None, settings: TableOptions) -> Rows:
 def _in_table(rows: Rows, column: str | None, is_repeatable: bool) -> Texts:
     if not rows.sample:
         raise DataError("there are no texts", where=rows.name)
-    columns = find_text_columns(rows, text=column, labelled=False)
+    fix = "Name it with column=NAME (--column NAME)."
+    with columns_cannot_be_named(fix):
+        columns = find_text_columns(rows, text=column, labelled=False)
     if columns["pair"] is not None:
-        raise missing_column_error(rows, "text", "Name it with column=NAME.")
+        raise missing_column_error(rows, "text", fix)
     return Texts(rows, str(columns["text"]), is_repeatable)
 
 

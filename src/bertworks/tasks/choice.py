@@ -91,11 +91,13 @@ _SCHEMA_WITHOUT_QUESTIONS = Schema(*(role for role in SCHEMA.roles if role.name 
 def read_choices(row: Row, columns: Sequence[str], where: str) -> list[str]:
     """Return a row's choices: of several columns, a list, or a mapping with the list `text`.
 
+    Of several columns, those after the last choice may be blank: other rows have more choices.
+
     Raises:
-        DataError: there are none, or one is not a text.
+        DataError: there are none, or one is not a text, or is blank in a column before another.
     """
     if len(columns) > 1:
-        return [text_of(row, name, where) for name in columns]
+        return _read_cells(row, columns, where)
     value = parse_json_cell(row.get(columns[0]), list)
     if isinstance(value, Mapping):
         value = value.get("text")
@@ -104,6 +106,20 @@ def read_choices(row: Row, columns: Sequence[str], where: str) -> list[str]:
     if not value:
         raise DataError("there are no choices", where=where)
     return value
+
+
+def _read_cells(row: Row, columns: Sequence[str], where: str) -> list[str]:
+    """Return the choices of several columns; see `read_choices`."""
+    texts = [text_of(row, name, where) for name in columns]
+    while texts and not texts[-1].strip():
+        texts.pop()
+    if not texts:
+        raise DataError("there are no choices", where=where)
+    for name, text in zip(columns, texts, strict=False):
+        if not text.strip():
+            what = f"the choice in the column {name!r} is blank, and others follow it"
+            raise DataError(what, where=where, fix="Leave only the last columns blank.")
+    return texts
 
 
 def read_choice_labels(row: Row, columns: Sequence[str]) -> list[str] | None:

@@ -30,6 +30,8 @@ from .labels import (
     count_labels,
     find_mark,
     find_other_spellings,
+    label_name_of,
+    mark_names,
     read_label_name,
     sort_labels,
 )
@@ -104,14 +106,14 @@ class ClassifierTask(LabelledTask[ExampleT]):
         label = self.columns[LABEL]
         if not isinstance(label, str):
             return None
-        marks = MARKS if self.no_label is None else (self.no_label,)
-        return find_mark(row.get(label), {*marks} - {""} - self.label_indices.keys())
+        marks = {*MARKS} if self.no_label is None else mark_names(self.no_label)
+        return find_mark(row.get(label), marks - self.label_indices.keys())
 
     def find_other_spelling(self, row: Row) -> Mapping[str, str]:
         label = self.columns[LABEL]
         if not self._spellings or not isinstance(label, str):
             return {}
-        name = str(row.get(label)).strip()
+        name = label_name_of(row.get(label))
         return {name: self._spellings[name]} if name in self._spellings else {}
 
     @cached_property

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from ..data.missing_columns import columns_cannot_be_named
 from ..data.rows import IN_MEMORY, Row, Rows
 from ..data.tables import Table, read_rows, rows_in_memory
 from ..errors import DataError, truncate_repr
@@ -41,7 +42,8 @@ def open_table(task: Task[Any], table: Table, *, labelled: bool, **options: Any)
         SettingsError: an option is unknown or invalid.
     """
     rows = read_rows(table, columns=task.column_names, **options)
-    return OpenTable(task.for_table(rows, labelled=labelled), rows)
+    with columns_cannot_be_named():
+        return OpenTable(task.for_table(rows, labelled=labelled), rows)
 
 
 def open_inputs(
@@ -62,7 +64,8 @@ def open_inputs(
         DataError: an input does not fit the task, or its columns cannot be detected.
     """
     rows = rows_in_memory(iterate_task_rows(task, inputs), name, place=place)
-    return OpenTable(task.for_table(rows, labelled=False), rows)
+    with columns_cannot_be_named():
+        return OpenTable(task.for_table(rows, labelled=False), rows)
 
 
 def iterate_task_rows(task: Task[Any], inputs: Iterable[Any]) -> Iterator[Row]:

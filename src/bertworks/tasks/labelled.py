@@ -277,13 +277,19 @@ class LabelledTask(Task[ExampleT]):
 
     @classmethod
     def find_label_columns(cls, rows: Rows, settings: Any) -> list[str]:
-        """Return the columns of the targets in a table, if they can be found."""
+        """Return the columns of targets of a table that has them; see `label_columns`."""
         return cls._label_columns(cls.schema.find(rows, cls._columns_in(settings), labelled=False))
 
     @classmethod
     def _label_columns(cls, columns: RoleColumns) -> list[str]:
-        roles = (role.name for role in cls.schema.roles if role.of_label)
-        return [name for role in roles for name in names_of(columns.get(role))]
+        """Return the columns without whose value a row has no label.
+
+        An empty cell of an optional one has a meaning, such as that an answer's start is unknown,
+        unless the task has no other column of targets.
+        """
+        roles = [role for role in cls.schema.roles if role.of_label]
+        roles = [role for role in roles if not role.optional] or roles
+        return [name for role in roles for name in names_of(columns.get(role.name))]
 
     @classmethod
     def _columns_in(cls, settings: TaskSettings) -> RoleColumns:
@@ -306,7 +312,7 @@ class LabelledTask(Task[ExampleT]):
 
     @property
     def label_columns(self) -> list[str]:
-        """The columns of the targets."""
+        """The columns of the targets: a row that lacks a value in one of them has no label."""
         return self._label_columns(self.columns)
 
     @property

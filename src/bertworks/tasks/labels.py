@@ -63,9 +63,11 @@ def count_labels(
             labels: two are needed if each row has one, otherwise one.
     """
     counts: Counter[str] = Counter()
+    declared_marks: set[str] = set()
     have_several = True  # whether each row has several labels
     for where, row in rows:
-        if isinstance(row.get(column), NoLabel):
+        if isinstance(value := row.get(column), NoLabel):
+            declared_marks.add(str(value))
             continue
         if separator is None:
             counts[read_label_name(row, column, where)] += 1
@@ -77,6 +79,7 @@ def count_labels(
         raise _multi_hot_error(f"all labels of column {column!r}", rows.name)
     if separator is None:
         warn_about_possible_marks(counts, no_label, rows.name)
+        warn_about_absent_mark({*counts, *declared_marks}, no_label, rows.name)
         for mark in find_unlabelled_marks(counts, no_label):
             del counts[mark]
     if len(counts) < (2 if separator is None else 1):
@@ -103,7 +106,7 @@ def find_unlabelled_marks(labels: Iterable[str], no_label: str | None = None) ->
     """
     names = set(labels)
     if no_label is not None:
-        return {no_label} & names - {""}
+        return mark_names(no_label) & names
     marks, others = names & set(MARKS), names - set(MARKS)
     numbers = {int(whole) for whole in map(_whole_number, others) if whole.isdecimal()}
     are_numbered = len(numbers) == len(others) and (
@@ -123,6 +126,16 @@ def _whole_number(name: str) -> str:
     return name.removesuffix(".0") if _WHOLE_FLOAT.fullmatch(name) else name
 
 
+def mark_names(no_label: str) -> set[str]:
+    """Return the labels that are a user's mark: a whole number also as pandas may write it, -1.0.
+
+    Args:
+        no_label: the mark; blank if there is none.
+    """
+    name = _whole_number(no_label.strip())
+    return ({name, f"{name}.0"} if _WHOLE_NUMBER.fullmatch(name) else {name}) - {""}
+
+
 def find_mark(value: Any, marks: Container[str]) -> str | None:
     """Return the mark that says that a row has no gold label; None if its label is no mark.
 
@@ -132,13 +145,17 @@ def find_mark(value: Any, marks: Container[str]) -> str | None:
     """
     if isinstance(value, NoLabel):
         return str(value)
-    is_whole = isinstance(value, float) and value.is_integer()
-    name = str(int(value)) if is_whole else str(value).strip()
-    return name if name in marks else None
+    name = label_name_of(value)
+    return name if name is not None and name in marks else None
 
 
 def warn_about_possible_marks(
-    labels: Iterable[str], no_label: str | None, where: str, predicted: Container[str] = ()
+    labels: Iterable[str],
+    no_label: str | None,
+    where: str,
+    predicted: Container[str] = (),
+    *,
+    is_option: bool = False,
 ) -> None:
     """Warn of labels that are classes, but may mean that a row has no gold label.
 
@@ -149,6 +166,7 @@ def warn_about_possible_marks(
         no_label: the label of rows without a gold label, as set by the user.
         where: the table.
         predicted: labels that are predicted, and so are classes.
+        is_option: whether the command line has the option --no-label, not the word no_label=.
     """
     names = set(labels)
     if no_label is not None or len(names) < 3:
@@ -159,9 +177,27 @@ def warn_about_possible_marks(
         is_word = not {name.lower(), canonical(name)}.isdisjoint(_POSSIBLE_MARKS)
         if is_word or _is_doubtful_number(name, names - {name}):
             what = f"{where}: the label {name!r} is a class"
-            value = f'"{name}"' if " " in name else name
-            how = f"if it means that a row has no gold label, give no_label={value}"
+            advice = f'no_label="{name}"'  # in Python and in a shell
+            if is_option:
+                advice = f'--no-label "{name}" ({advice})'
+            elif name == "null":  # as a word of the command line, it stands for no value
+                advice = f"no_label='\"{name}\"' ({advice} in Python)"
+            how = f"if it means that a row has no gold label, give {advice}"
             warnings.warn(f"{what}; {how}", BertworksWarning, stacklevel=3)
+
+
+def warn_about_absent_mark(labels: Container[str], no_label: str | None, where: str) -> None:
+    """Warn of a user's mark that no row has: it is misspelt, perhaps.
+
+    Args:
+        labels: all labels of the table, with its marks.
+        no_label: the label of rows without a gold label, as set by the user.
+        where: the table.
+    """
+    names = mark_names(no_label or "")
+    if names and not any(name in labels for name in names):
+        what = f"no row has the label {no_label!r} (no_label), which would mark it as unlabelled"
+        warnings.warn(f"{where}: {what}", BertworksWarning, stacklevel=3)
 
 
 def _is_doubtful_number(name: str, others: set[str]) -> bool:
@@ -297,28 +333,32 @@ def read_label_name(row: Row, column: str, where: str | None) -> str:
         DataError: the column is missing or empty, or holds another type of value.
     """
     value = None if is_unmarked(row, column) else value_of(row, column, where)
-    if isinstance(value, NoLabel):
-        value = None
+    if isinstance(value, NoLabel) or is_missing(value):
+        what = f"the label (column {column!r}) is empty"
+        raise UnlabelledError(what, column=column, where=where)
+    name = label_name_of(value)
+    if name is None:
+        raise DataError(
+            f"the label {truncate_repr(value)} (column {column!r}) is not a name", where=where
+        )
+    if has_lone_surrogate(name):
+        raise DataError(
+            f"the label {truncate_repr(value)} (column {column!r}) has a lone surrogate, half a "
+            "character",
+            where=where,
+        )
+    return name
+
+
+def label_name_of(value: Any) -> str | None:
+    """Return the name of a label that is a cell's value; None if the value is no name."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
         return str(int(value))
-    if is_missing(value):
-        what = f"the label (column {column!r}) is empty"
-        raise UnlabelledError(what, column=column, where=where)
-    if not isinstance(value, str):
-        raise DataError(
-            f"the label {truncate_repr(value)} (column {column!r}) is not a name", where=where
-        )
-    if has_lone_surrogate(value):
-        raise DataError(
-            f"the label {truncate_repr(value)} (column {column!r}) has a lone surrogate, half a "
-            "character",
-            where=where,
-        )
-    return value.strip()
+    return value.strip() if isinstance(value, str) else None
 
 
 def read_label_names(row: Row, column: str, where: str | None, separator: str) -> list[str]:

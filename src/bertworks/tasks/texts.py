@@ -305,7 +305,7 @@ def _check_single(rows: Rows, columns: RoleColumns) -> None:
         if name in (text, columns["label"]):
             continue
         values = [row.get(name) for row in rows.sample]
-        if 2 * sum(isinstance(value, str) and _is_prose(value) for value in values) > len(values):
+        if 2 * sum(isinstance(value, str) and is_prose(value) for value in values) > len(values):
             raise DataError(
                 f"cannot tell whether the rows are single texts (column {text!r}) or "
                 f"pairs with the column {name!r}",
@@ -314,7 +314,7 @@ def _check_single(rows: Rows, columns: RoleColumns) -> None:
             )
 
 
-def _is_prose(value: str) -> bool:
+def is_prose(value: str) -> bool:
     """Whether a value may be a text of words: it has a space, or other signs than ASCII."""
     return " " in value.strip() or not value.isascii()
 

@@ -16,7 +16,7 @@ from bertworks.analysis.retrieval.answering import (
     passages_of,
 )
 from bertworks.analysis.retrieval.bm25 import BM25Index
-from bertworks.errors import BertworksError, SettingsError
+from bertworks.errors import BertworksError, BertworksWarning, SettingsError
 from bertworks.loading import load
 from bertworks.packed import Packed
 
@@ -116,5 +116,10 @@ def test_evaluation_has_the_official_scores_of_the_answers_of_each_cutoff(tmp_pa
             for hits, passage in zip(hits_of_questions, passages, strict=True)
         ]
         assert metrics["recall"] == sum(are_retrieved) / 3
+    empty = {"question": None, "context": None, "answers": ["river"]}
+    with pytest.warns(BertworksWarning, match="have an empty text"):
+        of_empty = evaluate_answers(reader, [*rows, empty], index, cutoffs=(1,))
+    assert of_empty["1"].metrics["recall"] == evaluations["1"].metrics["recall"] * 3 / 4
+    assert passages_of(reader, [*rows, empty]) == [*passages, ""]
     with pytest.raises(SettingsError, match=r"cutoffs=\[0\]: give numbers"):
         evaluate_answers(reader, rows, index, cutoffs=(0,))

@@ -59,3 +59,15 @@ def test_columns_without_names_are_the_last_two(tmp_path):
         bw.score("classification", [{"label": "x", "predicted": "a"}], label_column="lable")
     with pytest.raises(DataError, match=r"row 1: the label \(column 'predicted'\) is empty"):
         bw.score("classification", [{"label": "x", "predicted": ""}])
+
+
+@pytest.mark.parametrize("classes", [(True, False), ("gold", "truth"), ("pred", "true")])
+def test_columns_of_probabilities_are_not_labels(tmp_path, classes):
+    names = [str(one).lower() for one in classes]
+    header = ["label", "prediction.label", *(f"prediction.probabilities.{one}" for one in names)]
+    pairs = [(names[0], names[0]), (names[1], names[1]), (names[0], names[1])]
+    lines = [header, *([*pair, "0.9", "0.1"] for pair in pairs)]
+    file = tmp_path / "predictions.csv"
+    file.write_text("".join(",".join(line) + "\n" for line in lines))
+    with warnings.catch_warnings(action="error"):
+        assert bw.score("classification", file).metrics["accuracy"] == pytest.approx(2 / 3)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Unpack, cast
 
-from ...data.rows import chunks
+from ...data.rows import chunks, text_of
 from ...data.tables import Table
 from ...errors import BertworksError, SettingsError
 from ...inference import engine
@@ -135,7 +135,10 @@ def evaluate_answers(
     table = open_table(task, data, labelled=True)
     rows, own_task = list(table.rows), table.task
     assert isinstance(own_task, AnsweringTask)
-    questions = [row[own_task.column("question")] for _, row in rows]
+    questions, contexts = (
+        [text_of(row, own_task.column(role), where) for where, row in rows]
+        for role in ("question", "context")
+    )
     gold = [read_answers(row, own_task.columns, where)[0] for where, row in rows]
     hits_of_questions = index.search(questions, max(cutoffs))
     answers = _read(reader, questions, hits_of_questions, EngineSettings.parse(settings))
@@ -145,11 +148,10 @@ def evaluate_answers(
             unanswerable=task.settings.unanswerable, threshold=task.settings.null_threshold
         )
         num_retrieved = 0
-        for number, (where, values) in enumerate(rows):
+        for number, (where, _) in enumerate(rows):
             best = next(iter(best_answers(answers[number][:cutoff], 1, task)), None)
             hits = hits_of_questions[number][:cutoff]
-            passage = values[own_task.column("context")]
-            num_retrieved += any(hit.text == passage for hit in hits)
+            num_retrieved += any(hit.text == contexts[number] for hit in hits)
             scores.add(
                 Location(number, where),
                 questions[number],
@@ -169,7 +171,8 @@ def passages_of(reader: AnyModel, data: Table) -> list[str]:
     """Return the different passages of a table of questions."""
     task, rows = open_table(check_reader(reader), data, labelled=True)
     assert isinstance(task, AnsweringTask)
-    return list(dict.fromkeys(row[task.column("context")] for _, row in rows))
+    context = task.column("context")
+    return list(dict.fromkeys(text_of(row, context, where) for where, row in rows))
 
 
 def check_reader(reader: AnyModel) -> AnsweringTask:

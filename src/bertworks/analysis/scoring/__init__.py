@@ -8,7 +8,8 @@
     retrieval        judgements of documents and a run, in the formats of TREC
 
 The metrics are those of `Model.evaluate`, except the loss and the metrics of probabilities, which
-need a model. Neither a model nor torch is loaded.
+need a model; and `macro_f1` is the mean over the classes of the file, where `Model.evaluate` also
+counts those of the model that neither occur nor are predicted. Neither a model nor torch is loaded.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from ...tasks.labels import (
     parse_class_numbers,
     read_label_name,
     sort_labels,
+    warn_about_absent_mark,
     warn_about_possible_marks,
 )
 from ...tasks.measures import Location
@@ -33,9 +34,11 @@ def score_classes(rows: Rows, label: str, prediction: str, no_label: str | None)
     """
     pairs, texts = [], []
     places: list[Location] = []
+    declared_marks: set[str] = set()
     total = 0
     for total, (where, row) in enumerate(rows, 1):
-        if isinstance(row.get(label), NoLabel):
+        if isinstance(value := row.get(label), NoLabel):
+            declared_marks.add(str(value))
             continue
         predicted = unfold_prediction(row, prediction, "label")
         pairs.append(
@@ -46,6 +49,7 @@ def score_classes(rows: Rows, label: str, prediction: str, no_label: str | None)
     if not total:
         raise DataError("there are no rows", where=rows.name)
     pairs, name_notes = _unify_names(pairs)
+    warn_about_absent_mark({*_sides(pairs)[0], *declared_marks}, no_label, rows.name)
     marks = _marks(pairs, no_label, rows.name)
     labelled_rows = [at for at, (gold, _) in enumerate(pairs) if gold not in marks]
     if not labelled_rows:
@@ -70,7 +74,7 @@ def score_classes(rows: Rows, label: str, prediction: str, no_label: str | None)
 def _marks(pairs: Sequence[tuple[str, str]], no_label: str | None, where: str) -> set[str]:
     """Return the gold labels that mark a row without a label; predicted labels never do."""
     gold, predicted = _sides(pairs)
-    warn_about_possible_marks(gold | predicted, no_label, where, predicted)
+    warn_about_possible_marks(gold | predicted, no_label, where, predicted, is_option=True)
     marks = find_unlabelled_marks(gold | predicted, no_label)
     return marks if no_label is not None else marks - predicted
 

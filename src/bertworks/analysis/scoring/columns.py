@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...data.missing_columns import missing_column_error
 from ...data.rows import Rows
 from ...data.schema import (
     GOLD_NAMES,
@@ -14,7 +15,6 @@ from ...data.schema import (
     PREDICTION,
     canonical,
     columns_by_name,
-    missing_column_error,
 )
 from ...errors import BertworksWarning, DataError, shorten_list
 from ...tasks.tagging.columns import find_numbered_columns
@@ -68,6 +68,9 @@ def _columns_of_roles(rows: Rows, label_names: Sequence[str]) -> tuple[list[str]
     by_name = columns_by_name(rows.columns)
     words = {column: set(canonical(column).split("_")) for column in rows.columns}
     keys = {f"{PREDICTION}.{key}" for key in ("label", "value", "tags")}
+    # What `predict` writes next to the predicted label is not a label: the class `true` of
+    # `prediction.probabilities.true` is not the gold one.
+    outer = [column for column in rows.columns if not column.startswith(f"{PREDICTION}.")]
     names = [*PREDICTED_NAMES, *(("hypothesis", "hyp") if "premise" not in by_name else ())]
     if "expected" in by_name:
         names.append("actual")
@@ -75,13 +78,11 @@ def _columns_of_roles(rows: Rows, label_names: Sequence[str]) -> tuple[list[str]
     predicted += [by_name[name] for name in names if name in by_name]
     predicted += [
         column
-        for column in rows.columns
-        if words[column] & _PREDICTED_WORDS
-        and not words[column] & _PROBABILITY_WORDS
-        and not column.startswith(f"{PREDICTION}.")
+        for column in outer
+        if words[column] & _PREDICTED_WORDS and not words[column] & _PROBABILITY_WORDS
     ]
     gold = [by_name[name] for name in GOLD_NAMES if name in by_name]
-    gold += [column for column in rows.columns if words[column] & _GOLD_WORDS]
+    gold += [column for column in outer if words[column] & _GOLD_WORDS]
     gold += [by_name[name] for name in label_names if name in by_name][:1]
     gold = gold or [by_name[name] for name in _LATER_GOLD_NAMES if name in by_name][:1]
     predicted = list(dict.fromkeys(predicted))

@@ -181,21 +181,22 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         self, rows: Sequence[Row], first_index: int, where: Sequence[str], *, labelled: bool
     ) -> list[AnsweringExample]:
         """Tokenise many rows at once; a passage shared by several rows is tokenised once."""
-        context_column = self.column("context")
         questions = texts_of(rows, self.column("question"), where)
-        contexts = dict(zip(texts_of(rows, context_column, where), where, strict=True))
-        parts = self.tokenizer.segments(list(contexts), where=list(contexts.values()))
+        contexts = texts_of(rows, self.column("context"), where)
+        where_of = dict(zip(contexts, where, strict=True))
+        parts = self.tokenizer.segments(list(where_of), where=list(where_of.values()))
         passages = {
             text: replace(part, offsets=with_marks(part.offsets, text))
-            for text, part in zip(contexts, parts, strict=True)
+            for text, part in zip(where_of, parts, strict=True)
         }
         segments = self.tokenizer.segments(questions, where=where)
         return [
             self._example(
                 first_index + index,
                 row,
+                (questions[index], contexts[index]),
                 segments[index],
-                passages[row[context_column]],
+                passages[contexts[index]],
                 where[index],
                 labelled,
             )
@@ -206,6 +207,7 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         self,
         index: int,
         row: Row,
+        texts: tuple[str, str],
         question: Segment,
         passage: Segment,
         where: str,
@@ -227,12 +229,12 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
         answers = targets = None
         match: AnswerMatch = "exact"
         if labelled:
-            texts, starts = read_answers(row, self.columns, where)
-            answers = tuple(texts)
+            answer_texts, starts = read_answers(row, self.columns, where)
+            answers = tuple(answer_texts)
             start = end = -1
-            if texts:
-                text = texts[0]
-                start, match = locate_answer(row[self.column("context")], text, starts[0])
+            if answers:
+                text = answers[0]
+                start, match = locate_answer(texts[1], text, starts[0])
                 if match != "not found":  # no token covers the spaces around the answer
                     end = start + len(text.rstrip())
                     start += len(text) - len(text.lstrip())
@@ -250,18 +252,18 @@ class AnsweringTask(LabelledTask[AnsweringExample]):
                 target[0] != self._no_answer_token(window)
                 for window, target in zip(windows, targets, strict=True)
             )
-            if texts and match != "not found" and not is_in_window:
+            if answers and match != "not found" and not is_in_window:
                 match = "in no window"  # or "no answer" would be learned of a question that has one
-            elif texts and len(answer) > settings.max_answer_tokens:
+            elif answers and len(answer) > settings.max_answer_tokens:
                 match = "longer than max_answer_tokens"
-            elif not texts and has_ignored_answers(row, self.columns, where):
+            elif not answers and has_ignored_answers(row, self.columns, where):
                 match = "is_impossible, with answers"
         return AnsweringExample(
             index=index,
             sequences=windows,
             target=targets,
             truncated_tokens=max(0, len(question) - settings.max_question_tokens),
-            texts=(row[self.column("question")], row[self.column("context")]),
+            texts=texts,
             where=where,
             answers=answers,
             match=match,

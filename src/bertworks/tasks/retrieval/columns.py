@@ -10,6 +10,7 @@ from itertools import product
 
 import numpy as np
 
+from ...data.missing_columns import MissingColumnError
 from ...data.rows import (
     LocatedRow,
     Row,
@@ -90,10 +91,11 @@ def find_retrieval_columns(
         (first, second) for first, second in guesses if first and second and first != second
     ]
     if not text_columns:
-        raise DataError(
+        raise MissingColumnError(
             f"cannot tell which columns are the query and what belongs to it; {listing(columns)}",
             where=rows.name,
             fix="Name them with query_column=NAME and passage_column=NAME.",
+            rename="Call them query and passage.",
         )
     texts = text_columns[0]
     if not labelled:
@@ -171,10 +173,11 @@ def _guess_score(
             numbers = set()
         if numbers == {0.0, 1.0} or any(not number.is_integer() for number in numbers):
             return name
-        raise DataError(
+        raise MissingColumnError(
             f"the column {name!r} may hold scores of pairs, or classes",
             where=rows.name,
             fix=f"Give score_column={name}; or loss=in-batch, if every pair belongs together.",
+            rename="Call it score, if it has scores.",
         )
     return None
 

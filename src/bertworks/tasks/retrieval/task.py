@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from ...checkpoints.heads import MLM
 from ...checkpoints.late_interaction import LateInteractionSettings
 from ...checkpoints.sentence_settings import SentenceSettings
+from ...data.missing_columns import missing_column_error
 from ...data.rows import Row, Rows, text_of
-from ...data.schema import RoleColumns, columns_present, missing_column_error, names_of
+from ...data.schema import RoleColumns, columns_present, names_of
 from ...errors import DataError, SettingsError
 from ...nn.config import EncoderConfig
 from ...nn.head_layouts import HeadLayout
@@ -176,8 +177,7 @@ class RetrievalTask(LabelledTask[LabelledExample]):
             scores = [read_finite_number(row, score, where) for where, row in rows]
             values["score_range"] = find_score_range(scores)
             if min(scores) == max(scores):
-                what = f"all scores (column {score!r}) are {scores[0]:g}"
-                raise DataError(what, where=rows.name)
+                raise DataError(f"all scores (column {score!r}) are {scores[0]:g}", where=rows.name)
         return cls(tokenizer, RetrievalSettings.parse(values))
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:

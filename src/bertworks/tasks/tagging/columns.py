@@ -7,15 +7,34 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby, islice
 from typing import Any
 
+from ...data.missing_columns import MissingColumnError
 from ...data.record_formats import DOCUMENT
-from ...data.rows import LocatedRow, Row, Rows, listing, parse_json_cell, value_of
-from ...data.schema import Role, RoleColumns, Schema
+from ...data.rows import (
+    LocatedRow,
+    Row,
+    Rows,
+    is_missing,
+    listing,
+    parse_json_cell,
+    value_of,
+)
+from ...data.schema import (
+    TEXT_NAMES,
+    Column,
+    Role,
+    RoleColumns,
+    Schema,
+    columns_by_name,
+    text_by_content,
+)
 from ...errors import DataError, truncate_repr
 from ...utils.formatting import format_count
+from ..texts import is_prose
 from .entities import TEXT, TaggedWords, holds_entities, read_tagged_text
 
 WORD_NAMES = ("words", "tokens", "form")
 DOCUMENT_NAMES = (DOCUMENT, "document_id", "doc_id")
+_PYTHON_LISTS = ("['", '["')  # as Python prints lists
 TAG_NAMES = (
     *("tags", "ner_tags", "labels", "label", "upos", "pos_tags", "pos", "upos_tags"),
     *("entities", "spans"),
@@ -82,6 +101,47 @@ def find_columns(
     return {**columns, "document": document}
 
 
+def find_text_column(rows: Rows, word_column: Column) -> str | None:
+    """Return the column of plain texts in a table that has neither lists of words nor `text`.
+
+    It has a usual name; or it is the only one of texts, and some have several words.
+
+    Args:
+        word_column: of the training table.
+    """
+    present = word_column if word_column in rows.columns else None
+    if present is None and TEXT in rows.columns:
+        return None
+    word_role = SCHEMA.roles[0]
+    words = word_role.find(rows, present, {})
+    if isinstance(words, str) and not _are_plain_texts(rows, words):
+        return None
+    by_name = columns_by_name(rows.columns)
+    by_usual_name = next((by_name[name] for name in TEXT_NAMES if name in by_name), None)
+    if by_usual_name is not None:
+        return by_usual_name if _are_plain_texts(rows, by_usual_name) else None
+    (only,) = rows.columns if len(rows.columns) == 1 else (None,)
+    column = only or text_by_content(rows.columns, rows.sample)
+    if column is None or not _are_plain_texts(rows, column):
+        return None
+    texts = [row.get(column) for row in rows.sample]
+    return column if any(isinstance(text, str) and is_prose(text) for text in texts) else None
+
+
+def _are_plain_texts(rows: Rows, column: str) -> bool:
+    """Whether no cell of a column is a list of words, or should be one."""
+    return all(
+        is_missing(cell) or (isinstance(cell, str) and not _is_printed_list(cell))
+        for cell in (row.get(column) for row in rows.sample)
+    )
+
+
+def _is_printed_list(cell: str) -> bool:
+    """Whether a cell is a list as JSON or Python writes it."""
+    is_list = isinstance(parse_json_cell(cell, list, object), list)
+    return is_list or cell.startswith(_PYTHON_LISTS)
+
+
 def find_document_column(rows: Rows, name: str | None, *, required: bool) -> str | None:
     """Find the column that identifies the documents.
 
@@ -96,10 +156,11 @@ def find_document_column(rows: Rows, name: str | None, *, required: bool) -> str
         return rows.column(name)
     match = next((column for column in rows.columns if column.lower() in DOCUMENT_NAMES), None)
     if required and match is None:
-        raise DataError(
+        raise MissingColumnError(
             f"cannot tell which rows are of one document; {listing(rows.columns)}",
             where=rows.name,
             fix="Name the column with document_column=NAME, or call it document.",
+            rename="Call the column document.",
         )
     return match
 
@@ -113,7 +174,7 @@ def read_strings(row: Row, column: str, where: str | None) -> list[str]:
     value: Any = parse_json_cell(value_of(row, column, where), list)
     if not isinstance(value, (list, tuple)):
         content = "nothing" if value is None else truncate_repr(value)
-        is_printed = isinstance(value, str) and value.startswith(("['", '["'))
+        is_printed = isinstance(value, str) and value.startswith(_PYTHON_LISTS)
         raise DataError(
             f"the column {column!r} holds {content}, not a list",
             where=where,

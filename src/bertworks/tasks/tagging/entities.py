@@ -19,7 +19,7 @@ from functools import cached_property
 from itertools import accumulate, chain
 from typing import Any
 
-from ...data.rows import Row, is_unmarked, parse_json_cell
+from ...data.rows import Row, is_missing, is_unmarked, parse_json_cell, text_of
 from ...data.spans import parse_spans
 from ...errors import DataError, truncate_repr
 from .tags import OUTSIDE_TAG, join_tag
@@ -71,9 +71,9 @@ class _Utf16Units:
 
 def holds_entities(row: Row, column: str) -> bool:
     """Whether a row is a text with the entities in a column, and not a list of words with tags."""
-    entities = _entities_of(row, column)
+    entities, text = _entities_of(row, column), row.get(TEXT, [])
     return (
-        isinstance(row.get(TEXT), str)
+        (isinstance(text, str) or is_missing(text))
         and isinstance(entities, (list, tuple))
         and all(isinstance(entity, (Mapping, list, tuple)) for entity in entities)
     )
@@ -86,7 +86,7 @@ def read_tagged_text(row: Row, column: str, where: str) -> TaggedWords:
         DataError: an entity has no position or no type, lies outside the text or between its words,
             or overlaps another.
     """
-    text: str = row[TEXT]
+    text = text_of(row, TEXT, where)
     types: dict[CharSpan, str] = {}
     units = _Utf16Units(text)
     entities = [_read_entity(entity, units, where) for entity in _entities_of(row, column)]

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ...data.rows import Row
+from ...data.rows import Row, is_missing, text_of
 from ...errors import BertworksWarning, DataError, did_you_mean, truncate_repr
 from ...text.encoding import Segment
 from ...text.tokenizer import Tokenizer
@@ -67,16 +67,21 @@ class RowReader:
             DataError: a row does not fit the task.
         """
         inputs = [
-            TaggingInput(text=row[TEXT])
-            if not labelled and self._is_text(row)
-            else self._input_of(row, location, labelled=labelled)
+            self._input_of(row, location, labelled=labelled)
+            if labelled or (column := self._text_column(row)) is None
+            else TaggingInput(text=text_of(row, column, location))
             for row, location in zip(rows, where, strict=True)
         ]
         return inputs, self._tokenize(inputs, where)
 
-    def _is_text(self, row: Row) -> bool:
+    def _text_column(self, row: Row) -> str | None:
+        """The column of an unlabelled row that is a plain text; None if it is a list of words."""
+        if self._settings.has_plain_texts:
+            return self._word_column
         is_of_texts = self._word_column == TEXT or self._word_column not in row
-        return is_of_texts and isinstance(row.get(TEXT), str)
+        value = row.get(TEXT, [])
+        is_text = is_of_texts and (isinstance(value, str) or is_missing(value))
+        return TEXT if is_text else None
 
     def _tokenize(self, inputs: Sequence[TaggingInput], where: Sequence[str]) -> list[Segment]:
         """Tokenise rows, and add its words to each plain text."""

@@ -63,6 +63,9 @@ class TaggingSettings(TaskSettings):
     notation: str | None = detected_setting(
         None, "how the table writes tags that mark spans, if not as usual"
     )
+    has_plain_texts: bool = detected_setting(
+        False, "whether the word column of a table without tags holds texts, not lists of words"
+    )
     spellings: tuple[str, ...] = detected_setting(
         (), "words of the training data that BERT's basic tokenization would split"
     )

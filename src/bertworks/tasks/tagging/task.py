@@ -41,6 +41,7 @@ from .columns import (
     add_context,
     find_columns,
     find_document_column,
+    find_text_column,
     read_tagged_words,
     tags_in,
 )
@@ -180,10 +181,17 @@ class TaggingTask(LabelledTask[TaggingExample]):
 
     def for_table(self, rows: Rows, *, labelled: bool) -> Self:
         settings = self.settings
+        text_column = None if labelled else find_text_column(rows, self.columns["word"])
+        if text_column is not None:
+            settings = settings.with_values(
+                word_column=text_column, document_column=None, has_plain_texts=True
+            )
+            return self if settings == self.settings else type(self)(self.tokenizer, settings)
         columns = find_columns(
             rows, self.columns, labelled=labelled, document_context=settings.document_context
         )
         values = self._settings_of_columns(columns) | {"document_column": columns["document"]}
+        values["has_plain_texts"] = False
         settings = settings.with_values(**values)
         if labelled and settings.spans:
             settings = settings.with_values(notation=_notation_of(rows, settings.tag_column))
