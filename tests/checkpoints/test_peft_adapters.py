@@ -140,6 +140,9 @@ def test_an_adapter_brings_its_head(tmp_path: Path) -> None:
     [
         ({"peft_type": "IA3"}, "peft_type is 'IA3', which is not supported"),
         ({"use_dora": True}, "use_dora is not supported"),
+        ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens is not supported"),
+        ({"init_lora_weights": "PiSSA_niter_4"}, "=pissa_niter_4 also changes the base"),
+        ({"init_lora_weights": "olora"}, "=olora also changes the base"),
         ({"alpha_pattern": {"query(": 2}}, "alpha_pattern is not valid .missing \\)"),
         ({"alpha_pattern": ["query"]}, "alpha_pattern is not valid .the patterns are not an"),
         ({"lora_alpha": float("nan")}, "alpha_pattern is not valid .it is not finite"),

@@ -15,6 +15,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules as peers
 
 import bertworks as bw
+from bertworks.checkpoints.sentence_directory import read_tokenizer
 from bertworks.convert.export import PaddedNetwork
 from bertworks.errors import CheckpointError, SettingsError
 from bertworks.utils.json_files import write_json
@@ -200,6 +201,7 @@ def test_texts_are_converted_to_lower_case(write: Write, strips_accents: bool | 
     edit(directory / "sentence_bert_config.json", do_lower_case=True, max_seq_length=4)
     model = bw.load(directory)
     assert model.tokenizer.lowercase
+    assert read_tokenizer(directory).fingerprint == model.tokenizer.fingerprint
     with pytest.warns(bw.BertworksWarning, match="3 of 5 texts were truncated"):
         vectors = model.embed(TEXTS, **FP32)
     np.testing.assert_allclose(vectors, vectors_of(directory), atol=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import re
@@ -38,6 +39,17 @@ def test_lines_are_decoded_in_every_encoding(tmp_path: Path, text: str, encoding
         file = tmp_path / f"{encoding}.gz"
         file.write_bytes(gzip.compress(text.encode(encoding)))
         assert list(read_lines(str(file), reading(encoding=encoding))) == numbered_lines
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_mark_alone_is_no_line(tmp_path: Path, encoding: str) -> None:
+    file = tmp_path / "mark.txt"
+    file.write_bytes("".encode(encoding) or codecs.BOM_UTF8)
+    assert list(read_lines(str(file), reading(encoding=encoding.removesuffix("-sig")))) == []
+    file.write_bytes("\n".encode(encoding))
+    assert list(read_lines(str(file), reading(encoding=encoding.removesuffix("-sig")))) == [
+        (1, "\n")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,8 @@ def test_folders_and_globs_are_read_in_order(tmp_path: Path) -> None:
     assert paragraphs(tmp_path) == [["a/b.txt"], ["a/c.txt"], ["b.txt"]]
     assert paragraphs(tmp_path / "a" / "*.txt") == [["a/b.txt"], ["a/c.txt"]]
     assert paragraphs(f"{tmp_path}/**/*.txt") == [["a/b.txt"], ["a/c.txt"], ["b.txt"]]
+    assert paragraphs(f"{tmp_path}/*") == [["a/b.txt"], ["a/c.txt"], ["b.txt"]], "as a shell's"
+    assert paragraphs(f"{tmp_path}/**") == [["a/b.txt"], ["a/c.txt"], ["b.txt"]]
     assert paragraphs(tmp_path / "b.txt", tmp_path / "a") == [["b.txt"], ["a/b.txt"], ["a/c.txt"]]
 
 
@@ -255,9 +257,10 @@ def test_an_at_sign_in_a_name_that_exists_is_no_weight(
         with pytest.raises(DataError, match=r"no such file or folder\. A number after the last @"):
             paragraphs(f"{top}/y@10^18")
     (tmp_path / "q").write_text("three\n")
-    assert paragraphs(f"{tmp_path}/*@2") == [["three"]] * 2  # the folder x@2 is no file
+    assert paragraphs(f"{tmp_path}/q*@2") == [["three"]] * 2
+    assert paragraphs(f"{tmp_path}/*@2") == [["one"]], "the folder x@2"
     (tmp_path / "q@2").write_text("four\n")
-    assert paragraphs(f"{tmp_path}/*@2") == [["four"]]
+    assert paragraphs(f"{tmp_path}/*@2") == [["four"], ["one"]]
 
 
 def test_settings_of_a_source_override_general_settings():

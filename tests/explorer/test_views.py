@@ -30,7 +30,7 @@ from bertworks.text.tokenizer import Tokenizer
 from bertworks.training.checkpoint import save_weights
 from tests.checkpoints.oracles import geometry, redraw
 from tests.serving.conftest import LIMIT, PIECES
-from tests.serving.test_bert import _probability
+from tests.serving.test_fill_mask import _probability
 
 TEXT = "the door was [MASK] in london"
 GetModel = Callable[[str], Model]

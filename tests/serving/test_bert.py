@@ -141,11 +141,8 @@ def test_answer_is_the_librarys(server: Running, get_model) -> None:
     assert close(answers, get_model("answering").predict(pairs))
     (few,) = server.ask("/answer", {"inputs": rows[0], "n_best": 2, "model": "answering"})
     assert close(few["alternatives"], answers[0]["alternatives"][:2])
-    more = server.post("/answer", {"inputs": rows, "n_best": most + 1, "model": "answering"})
-    assert (more.status_code, more.json()["error"]) == (
-        400,
-        "n_best: the model gives at most 21 answers",
-    )
+    more = server.ask("/answer", {"inputs": rows, "n_best": 100, "model": "answering"})
+    assert close(more, answers), "a model gives at most its own"
     for threshold, is_none in ((-1e9, True), (1e9, False)):
         body = {"inputs": rows[0], "null_threshold": threshold, "model": "answering"}
         assert (server.ask("/answer", body)[0]["answer"] == "") is is_none

@@ -144,15 +144,6 @@ def test_question_of_more_passages_than_texts_is_refused(
                 client.answer("the door", passages=5)
 
 
-def test_number_of_answers_is_what_the_passages_may_have(library: Running) -> None:
-    body = {"inputs": {"question": "the door"}, "passages": 1, "n_best": 20}
-    library.ask("/answer", body)
-    response = library.post("/answer", {**body, "n_best": 21})
-    assert response.status_code == 400
-    assert response.json()["error"] == "n_best: the model gives at most 20 answers"
-    library.ask("/answer", {**body, "passages": 2, "n_best": 40})
-
-
 def test_server_without_a_corpus_says_so(server: Running) -> None:
     body = {"inputs": {"question": "a"}, "model": "answering"}
     response = server.http.post("/answer", json=body)

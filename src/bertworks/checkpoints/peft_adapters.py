@@ -116,23 +116,31 @@ def merge_adapter(
         raw["architectures"] = [family.classes[kind]]
 
 
+_UNSUPPORTED = (
+    *("use_dora", "lora_bias", "use_qalora", "megatron_config", "layer_replication"),
+    "alora_invocation_tokens",
+)
+_STARTS_THAT_CHANGE_THE_BASE = ("pissa", "corda", "olora", "loftq")
+"""Initialisations of an adapter that also change the weights of the base model."""
+
+
 def _check_kind(config: Mapping[str, Any], where: str) -> None:
-    kind = config.get("peft_type")
+    kind, fix = config.get("peft_type"), "Merge the adapter with peft, and save the whole model."
     if kind is None:
         raise CheckpointError("there is no peft_type: it is no adapter of peft", where=where)
     if kind != "LORA":
         raise CheckpointError(
             f"peft_type is {truncate_repr(kind)}, which is not supported",
             where=where,
-            fix="Merge the adapter with peft, and save the whole model.",
+            fix=fix,
         )
-    for key in ("use_dora", "lora_bias", "use_qalora", "megatron_config", "layer_replication"):
+    for key in _UNSUPPORTED:
         if config.get(key):
-            raise CheckpointError(
-                f"{key} is not supported",
-                where=where,
-                fix="Merge the adapter with peft, and save the whole model.",
-            )
+            raise CheckpointError(f"{key} is not supported", where=where, fix=fix)
+    start = str(config.get("init_lora_weights")).lower()
+    if start.startswith(_STARTS_THAT_CHANGE_THE_BASE):
+        what = f"init_lora_weights={start} also changes the base model's weights"
+        raise CheckpointError(what, where=where, fix=fix)
 
 
 def _read_weights(directory: Path) -> dict[str, Tensor]:

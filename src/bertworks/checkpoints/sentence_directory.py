@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 from ..errors import BertworksWarning, CheckpointError, truncate_repr
 from ..settings.literals import SimilarityFunction
+from ..text.tokenizer import Tokenizer
 from ..utils.json_files import parse_json
 from ..utils.regular_files import read_bytes
 from .router import KINDS as ROUTERS
@@ -123,6 +124,18 @@ def lowers_case(directory: Path, route: Route = "document") -> bool:
         for kind, path in parts
         if kind in TRANSFORMERS
     )
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """Load the tokenizer of a model's directory, as it reads texts; or a tokenizer by itself.
+
+    Raises:
+        CheckpointError, DataError: there is none, or a file is damaged.
+    """
+    if not path.is_dir():
+        return Tokenizer.load(path)
+    tokenizer = Tokenizer.load(transformer_directory(path))
+    return tokenizer.to_lowercase() if lowers_case(path) else tokenizer
 
 
 def read_max_seq_length(directory: Path, route: Route = "document") -> int | None:

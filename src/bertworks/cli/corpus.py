@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..utils.directories import new_directory, output_exists
 from ..utils.formatting import format_duration
@@ -20,6 +21,9 @@ from .display import JsonDisplay, TextDisplay, stopwatch
 from .options import Overwrite, Part, SettingsOption
 from .outputs import output
 from .texts import RequiredTexts, lines_of
+
+if TYPE_CHECKING:
+    from ..text.tokenizer import Tokenizer
 
 
 @verb("vocab", "bertworks vocab 'wiki/*.txt' --out vocab size=8000")
@@ -150,9 +154,7 @@ def tokenize(
         pair (TEXT): Second text of a pair.
         typed_mask: Read [MASK] in a text as the mask token.
     """
-    from ..text.tokenizer import Tokenizer
-
-    tokenizer = Tokenizer.load(_files_of(model))
+    tokenizer = _tokenizer_of(model)
     for text in lines_of(texts):
         encoding = tokenizer.encode(text, pair, typed_mask=typed_mask)
         pieces = tokenizer.tokens(encoding.input_ids)
@@ -171,8 +173,15 @@ def tokenize(
         )
 
 
+def _tokenizer_of(name: str) -> Tokenizer:
+    """The tokenizer of a model, of a prepared corpus, or by itself."""
+    from ..checkpoints.sentence_directory import read_tokenizer
+
+    return read_tokenizer(_files_of(name))
+
+
 def _files_of(name: str) -> Path:
-    """The directory (or file) of a tokenizer: of a model, a prepared corpus, or by itself."""
+    """The directory or file of a tokenizer."""
     from ..checkpoints.locate import BUNDLED_MODELS, locate
 
     directory = Path(name)

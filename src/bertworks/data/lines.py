@@ -96,6 +96,8 @@ def decode_lines(stream: IO[bytes], name: str, reading: Reading) -> Iterator[tup
                 continue
             if number == 1:
                 line = line.removeprefix("\ufeff")
+                if not line:  # the file has a mark alone
+                    continue
                 if 3 * line.count("\0") > len(line):
                     _report_nulls(f"{name}:1", raw, reading)
                     continue

@@ -133,7 +133,10 @@ class CorpusSource:
         elif os.path.isdir(path):
             paths, problem = sorted(_files_in(path)), "the folder holds no files"
         elif glob.has_magic(path):
-            paths = sorted(filter(os.path.isfile, glob.glob(path, recursive=True)))
+            # As a shell's: a matching folder stands for its files, which `**` matches, too.
+            matches = glob.glob(path, recursive=True)
+            files = (_files_in(one) if os.path.isdir(one) else [one] for one in matches)
+            paths = sorted({one for part in files for one in part if os.path.isfile(one)})
             problem = "no file matches the pattern"
         else:
             paths, problem = [], why_no_file(path)
@@ -150,13 +153,13 @@ _NAME_FIX = (
 
 
 def _exists(path: str) -> bool:
-    """Whether a local or remote path exists, or a pattern matches a file."""
+    """Whether a local or remote path exists, or a pattern matches a file or folder."""
     if is_remote(path):
         return bool(remote_files(path))
     path = os.path.expanduser(path)
     if os.path.exists(path):
         return True
-    return glob.has_magic(path) and any(map(os.path.isfile, glob.iglob(path, recursive=True)))
+    return glob.has_magic(path) and any(map(os.path.exists, glob.iglob(path, recursive=True)))
 
 
 Sources: TypeAlias = (

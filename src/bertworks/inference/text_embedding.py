@@ -364,8 +364,9 @@ class VectorEmbedder(TextEmbedder):
     def _set_width(self, full_width: int) -> None:
         """Set the length of a vector before it is shortened to `dimensions`."""
         self._width, width = full_width, self._shorten(full_width)
-        if not fills_bytes(width, self.settings.quantization):
-            what = f"quantization=binary needs a multiple of 8 numbers, not {width}"
+        quantization = self.settings.quantization
+        if quantization != "none" and not fills_bytes(width, quantization):
+            what = f"quantization={quantization} needs a multiple of 8 numbers, not {width}"
             raise SettingsError(what, fix="Choose dimensions, or quantization=int8.")
 
     def with_dimensions(self, dimensions: int | str | None) -> Self:

@@ -23,6 +23,7 @@ from torch import Tensor
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "8192")
 
 VECTOR_LENGTH = 32  # the most numbers that PyTorch's kernels process at a time
+_LEAST_SHARE = 1 << 15  # numbers of a thread's share, in PyTorch's elementwise kernels
 
 _ALIGNED_COLUMNS = 8  # 16 bytes in bfloat16, 32 in float32
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4  # names of mallopt(3)
@@ -96,9 +97,20 @@ def apply_in_whole_vectors(
         return function(x)
     if extra := -width % VECTOR_LENGTH:
         return apply_in_whole_vectors(function, F.pad(x, (0, extra)))[..., :width].contiguous()
-    if x.numel() % (threads * VECTOR_LENGTH) == 0:
+    shared = len(x)
+    while not _has_whole_shares(shared * width, threads):
+        shared -= 1
+    if shared == len(x):
         return function(x)
-    shared = len(x) - len(x) % threads
     return torch.cat(
         [function(part) for part in (x[:shared], *torch.split(x[shared:], 1)) if len(part)]
     )
+
+
+def _has_whole_shares(count: int, threads: int) -> bool:
+    """Whether each thread's share of some numbers consists of whole vectors.
+
+    GELU's kernel has a share for each thread; others have fewer if there are few numbers.
+    """
+    shares = min(threads, max(1, -(-count // _LEAST_SHARE)))
+    return count % (threads * VECTOR_LENGTH) == 0 == count % (shares * VECTOR_LENGTH)

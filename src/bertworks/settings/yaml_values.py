@@ -140,6 +140,11 @@ def _parse_scalar(text: str) -> Any:
         raise SettingsError(f"{text}: {error.problem}") from None
     except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: a date such as 2001-99-99
         return text
+    if isinstance(value, str):  # inf and nan, which the setting then refuses as numbers
+        try:
+            return float(value)
+        except ValueError:
+            return value
     return value
 
 

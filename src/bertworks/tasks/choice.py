@@ -41,8 +41,7 @@ from .labelled import LabelledTask
 from .labels import MARKS, find_mark, read_label_name
 from .probabilities import softmax
 from .scores import SingleLabelScores
-from .task import Evaluator, Outputs, Prediction
-from .task_settings import TaskSettings, detected_setting
+from .task import Evaluator, Outputs, Prediction, TaskSettings, detected_setting
 
 if TYPE_CHECKING:
     from .choice_network import ChoiceNetwork

@@ -32,8 +32,16 @@ from .evaluators import ClassificationEvaluator, MultiLabelEvaluator
 from .example import LabelledExample, collate_labelled
 from .labelled import LabelledTask
 from .labels import count_labels, read_label_names, sort_labels
-from .task import DisplayValue, Evaluator, Outputs, Prediction, Task
-from .task_settings import TaskSettings, detected_setting, has_no_teacher
+from .task import (
+    DisplayValue,
+    Evaluator,
+    Outputs,
+    Prediction,
+    Task,
+    TaskSettings,
+    detected_setting,
+    has_no_teacher,
+)
 from .texts import TextSettings, TextTask, columns_of_checkpoint, has_single_output, sigmoid
 
 if TYPE_CHECKING:

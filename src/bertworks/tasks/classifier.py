@@ -37,8 +37,7 @@ from .labels import (
 )
 from .probabilities import softmax
 from .scores import ClassificationScores
-from .task import Evaluator, Outputs, Prediction
-from .task_settings import TaskSettings, detected_setting
+from .task import Evaluator, Outputs, Prediction, TaskSettings, detected_setting
 
 
 class ClassifierSettings(TaskSettings):

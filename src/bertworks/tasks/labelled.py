@@ -21,8 +21,7 @@ from ..packed import Batch
 from ..settings.base import Settings
 from ..text.tokenizer import Tokenizer
 from .example import ExampleT
-from .task import Outputs, Task
-from .task_settings import TaskSettings, user_settings
+from .task import Outputs, Task, TaskSettings, user_settings
 
 LABEL = "label"
 """The role of the column with the targets, in tasks with one target per row."""

@@ -30,8 +30,7 @@ from .array_network import ArrayNetwork
 from .evaluators import RegressionEvaluator
 from .example import LabelledExample, collate_labelled
 from .labels import build_label_entries, read_finite_number
-from .task import DisplayValue, Evaluator, Outputs, Prediction
-from .task_settings import TaskSettings, detected_setting
+from .task import DisplayValue, Evaluator, Outputs, Prediction, TaskSettings, detected_setting
 from .texts import (
     VALUED_TEXTS,
     TextSettings,

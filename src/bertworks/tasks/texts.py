@@ -32,7 +32,7 @@ from ..text.windows import segment_windows
 from .array_network import ArrayNetwork, SequencePooling, head_outputs, pool_rows
 from .example import LabelledExample, Tokens
 from .labelled import LabelledTask
-from .task_settings import TaskSettings, detected_setting
+from .task import TaskSettings, detected_setting
 
 if TYPE_CHECKING:
     from jaxtyping import Float

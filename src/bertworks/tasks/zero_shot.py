@@ -19,8 +19,7 @@ from ..packed import Batch, to_array
 from .classification import ClassificationSettings, ClassificationTask
 from .example import LabelledExample, Tokens, collate_labelled
 from .probabilities import softmax
-from .task import Outputs, Prediction, Task
-from .task_settings import TaskSettings, detected_setting
+from .task import Outputs, Prediction, Task, TaskSettings, detected_setting
 
 
 class ZeroShotSettings(ClassificationSettings):

@@ -23,7 +23,7 @@ from ..tasks.example import LabelledExample
 from ..tasks.gold import GoldRows
 from ..tasks.labelled import LabelledTask
 from ..tasks.summary import DataSummary
-from ..tasks.task_settings import TaskSettings
+from ..tasks.task import TaskSettings
 from ..text.tokenizer import Tokenizer
 from ..utils.json_files import write_json
 from ..utils.progress import Progress

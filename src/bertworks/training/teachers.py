@@ -31,7 +31,7 @@ from ..tasks.example import LabelledExample
 from ..tasks.labelled import LabelledTask
 from ..tasks.retrieval.distillation import StudentTask, principal_axes
 from ..tasks.retrieval.settings import RetrievalSettings
-from ..tasks.task_settings import TaskSettings
+from ..tasks.task import TaskSettings
 from ..tasks.texts import TEXTS
 from ..text.tokenizer import Tokenizer
 from ..utils.formatting import format_count

@@ -8,7 +8,6 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, Field
 
 from ...inference.settings import GenerationSettings
-from ...tasks.answering.task import AnsweringTask
 from ..job import Job, check_row, join_texts, locate_texts
 from ..pretraining_operations import fill_mask, generate, next_sentence
 from ..request_error import invalid_field_error
@@ -16,7 +15,6 @@ from ..task_operations import answer, answer_from_corpus, predict, score
 from .base import Dialect, Fields, Ids, Request, TopK, Truncate
 
 _ROWS = list[dict[str, Any]]
-_ANSWERS = 5  # of a question, unless a request says how many
 
 
 class Piece(BaseModel):
@@ -163,8 +161,8 @@ class AnswerRequest(Request):
     capability: ClassVar = "answer"
 
     inputs: Question | list[Question]
-    n_best: Annotated[int, Field(ge=1, le=100)] | None = Field(
-        None, description="Answers of a question; 5 if omitted, or as many as the model gives."
+    n_best: Annotated[int, Field(ge=1, le=100)] = Field(
+        5, description="The most answers of a question; a model gives at most its own n_best, 20."
     )
     null_threshold: float | None = Field(
         None,
@@ -173,11 +171,6 @@ class AnswerRequest(Request):
     passages: Annotated[int, Field(ge=1, le=100)] | None = Field(
         None, description="Passages of the corpus that are read for a question; 5 if omitted."
     )
-
-    @property
-    def num_passages(self) -> int:
-        """The passages that are read for a question."""
-        return self.passages or 5
 
     @property
     def questions(self) -> list[Question]:
@@ -199,29 +192,15 @@ class AnswerRequest(Request):
                 )
             if item.context is not None:
                 job.check_text(f"inputs[{index}].context", item.context)
-        self._check_n_best(job)
         if self.is_from_corpus:
             if self.null_threshold is not None:
                 raise invalid_field_error("null_threshold", "is for questions with a context", 422)
             texts = locate_texts("inputs", [item.question for item in questions])
-            top_k = self.n_best or _ANSWERS
-            return answer_from_corpus(job, texts, passages=self.num_passages, top_k=top_k)
+            return answer_from_corpus(job, texts, passages=self.passages or 5, top_k=self.n_best)
         if self.passages is not None:
             raise invalid_field_error("passages", "is for questions without a context", 422)
         pairs = locate_texts("inputs", [[item.question, item.context] for item in questions])
         return answer(job, pairs, null_threshold=self.null_threshold)
-
-    def _check_n_best(self, job: Job) -> None:
-        """Refuse more answers than the model gives: it finds a number of spans in a passage."""
-        task = job.loaded_model.task
-        assert isinstance(task, AnsweringTask), "what can answer"
-        most = task.settings.n_best
-        if self.is_from_corpus:
-            most *= self.num_passages
-        elif task.settings.unanswerable or self.null_threshold is not None:
-            most += 1  # "no answer"
-        if self.n_best is not None and self.n_best > most:
-            raise invalid_field_error("n_best", f"the model gives at most {most} answers")
 
     async def encode(self, results: Any, job: Job) -> Any:  # noqa: ARG002
         if self.is_from_corpus:
@@ -231,7 +210,7 @@ class AnswerRequest(Request):
                 for answers in answers_of_questions
             ]
         return [
-            {**prediction, "alternatives": prediction["alternatives"][: self.n_best or _ANSWERS]}
+            {**prediction, "alternatives": prediction["alternatives"][: self.n_best]}
             for prediction in results
         ]
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from ..task_settings import TaskSettings, detected_setting
+from ..task import TaskSettings, detected_setting
 from ..texts import check_stride
 
 SpanLoss = Literal["mean", "sum"]

@@ -33,8 +33,7 @@ from ..evaluators import ScoredEvaluator
 from ..example import pack, sort_sequences
 from ..labelled import LabelledTask
 from ..probabilities import log_softmax
-from ..task import DisplayValue, Evaluator, Outputs, Prediction
-from ..task_settings import TaskSettings
+from ..task import DisplayValue, Evaluator, Outputs, Prediction, TaskSettings
 from .answers import SCHEMA, USUAL_COLUMNS, has_ignored_answers, read_answers
 from .scores import AnsweringScores
 from .settings import AnsweringSettings

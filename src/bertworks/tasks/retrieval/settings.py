@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from ...settings.base import Need
 from ...settings.pooling import NO_POOLING, SPLADE_POOLINGS, RetrievalPooling
-from ..task_settings import TaskSettings, has_no_teacher
+from ..task import TaskSettings, has_no_teacher
 
 Loss = Literal["in-batch", "triplet", "margin-mse", "kl", "cosine", "cosent", "angle"]
 """The loss that vectors are trained with; see `losses`.

@@ -35,8 +35,7 @@ from ..array_network import ArrayNetwork, compute_in_chunks
 from ..example import LabelledExample, Tokens
 from ..labelled import LabelledTask
 from ..labels import read_finite_number
-from ..task import DisplayValue, Evaluator, Outputs, Prediction, Task
-from ..task_settings import TaskSettings
+from ..task import DisplayValue, Evaluator, Outputs, Prediction, Task, TaskSettings
 from .columns import (
     SCHEMA,
     check_same_scale,

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from ...settings.base import Need
-from ..task_settings import TaskSettings, detected_setting
+from ..task import TaskSettings, detected_setting
 from .notation import find_notation, read_tag
 from .tags import Scheme, split_tag
 from .windows import LabelledPiece

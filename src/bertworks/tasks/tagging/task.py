@@ -34,8 +34,7 @@ from ..example import pack, sort_sequences
 from ..labelled import LabelledTask
 from ..labels import build_label_entries, warn_about_misspellings
 from ..probabilities import cross_entropy_sum, log_softmax
-from ..task import DisplayValue, Evaluator, Outputs, Prediction
-from ..task_settings import TaskSettings
+from ..task import DisplayValue, Evaluator, Outputs, Prediction, TaskSettings
 from .columns import (
     SCHEMA,
     add_context,
