@@ -11,6 +11,8 @@ from bertworks.serving import load_test
 from bertworks.serving.loaded_model import EmbedRunner
 from bertworks.serving.security import Keys
 
+from .test_operations import wait_until
+
 KEY = "a-key-of-sixteen-characters"
 
 
@@ -28,8 +30,8 @@ def test_a_load_test_measures_a_server(
         assert run_main(monkeypatch, *words, "--key", KEY) == 0
         lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
         count = int(lines["requests"].split()[0].replace(",", ""))
-        # 64 texts were embedded alone before.
-        assert server.service.metrics.count_requests("/embed") == 64 + count
+        # 64 texts were embedded alone before. A request is counted after it is answered.
+        wait_until(lambda: server.service.metrics.count_requests("/embed") == 64 + count)
         assert "p99" in lines["latency"]
         assert run_main(monkeypatch, *words, "--key", "wrong") == 1
         assert "401 Unauthorized" in capsys.readouterr().err

@@ -162,7 +162,9 @@ class AnswerRequest(Request):
 
     inputs: Question | list[Question]
     n_best: Annotated[int, Field(ge=1, le=100)] = Field(
-        5, description="The most answers of a question; a model gives at most its own n_best, 20."
+        5,
+        description="The most answers of a question; a model has at most its own n_best (20) for "
+        "a passage.",
     )
     null_threshold: float | None = Field(
         None,
