@@ -24,6 +24,7 @@ from transformers import (
 
 import bertworks as bw
 from bertworks.checkpoints import weights
+from bertworks.checkpoints.bundle import read_bundle, write_bundle
 from bertworks.checkpoints.families import FAMILIES
 from bertworks.checkpoints.network_weights import unique_tensors
 from bertworks.checkpoints.tensors import read_tensors
@@ -483,6 +484,22 @@ def test_maps_of_tinybert_are_not_read(tmp_path):
     model = bw.load(save_edited(tmp_path, add), device="cpu")
     dropped = [name for name in model.report.dropped_tensors if name.startswith("fit_")]
     assert sorted(dropped) == ["fit_dense.bias", "fit_denses.0.weight", "fit_denses.1.weight"]
+
+
+def test_encoder_of_the_original_release_is_read_next_to_unknown_tensors(tmp_path):
+    write_tensorflow(tiny(), tmp_path / "tf")
+    prefix = tmp_path / "tf" / "bert_model.ckpt"
+    tensors = read_bundle(prefix)
+    slots = {f"bert/pooler/dense/bias/{name}": torch.ones(8) for name in ("lamb_m", "LAMB_1", "vr")}
+    write_bundle(prefix, tensors | slots | {"loss_scale": torch.ones(())})
+    model = bw.load(tmp_path / "tf", device="cpu")
+    assert {*slots, "loss_scale"} <= model.report.dropped_tensors.keys()
+    write_bundle(prefix, tensors | {"crf_loss/transitions": torch.ones(2, 2)})
+    with pytest.raises(CheckpointError, match=r"'crf_loss/transitions' is not known.*--task enc"):
+        bw.load(tmp_path / "tf")
+    model = bw.load(tmp_path / "tf", task="encoder", device="cpu")
+    assert model.report.dropped_tensors["crf_loss/transitions"].startswith("not of the encoder")
+    np.testing.assert_array_equal(model.embed("a b"), tiny().embed("a b"))
 
 
 @pytest.mark.parametrize("backend", ["torch", "native"])

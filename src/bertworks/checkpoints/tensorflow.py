@@ -47,8 +47,10 @@ _PARTS = (
     ("bias", "bias"),
 )
 _HEADS = ("cls.", "classifier.", "qa_outputs.")
-_SLOT = re.compile(r".*/(adam_m|adam_v|AdamWeightDecayOptimizer|Adam|Adam_1)(_\d+)?")
-_COUNTER = re.compile(r"global_step|beta[12]_power")
+_SLOT = re.compile(
+    r".*/(adam_m|adam_v|AdamWeightDecayOptimizer|Adam|Adam_1|lamb_m|lamb_v|LAMB|LAMB_1|vr|vc)(_\d+)?"
+)
+_COUNTER = re.compile(r"global_step|beta[12]_power|(current_)?loss_scale|(good|bad)_steps")
 # The original's decoder is always the word embeddings.
 _DECODER = "cls.predictions.decoder.weight"
 _KERNEL = re.compile(r".*\.(query|key|value|dense)\.weight")
@@ -79,8 +81,10 @@ def with_activation(raw: Mapping[str, Any]) -> dict[str, Any]:
 def read_checkpoint(prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read a checkpoint's tensors, under Hugging Face's names, and why others were dropped.
 
+    Unknown tensors keep their names.
+
     Raises:
-        CheckpointError: a file is missing or damaged, or a tensor is unknown.
+        CheckpointError: a file is missing or damaged.
     """
     from .bundle import read_bundle
     from .tensorflow2 import read_objects, variable_names
@@ -97,9 +101,7 @@ def read_checkpoint(prefix: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         elif _COUNTER.fullmatch(name):
             drop_reasons[name] = "a counter of the finished training"
         else:
-            hf_name = hf_name_of(name)
-            if hf_name is None:
-                raise CheckpointError(f"the tensor {name!r} is not known", where=str(prefix))
+            hf_name = hf_name_of(name) or name  # what is unknown may be left out by the reader
             tensors[hf_name] = tensor.t() if _KERNEL.fullmatch(hf_name) else tensor
     return tensors, drop_reasons
 
