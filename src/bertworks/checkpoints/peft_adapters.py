@@ -116,7 +116,7 @@ def merge_adapter(
         raw["architectures"] = [family.classes[kind]]
 
 
-_UNSUPPORTED = (
+_UNSUPPORTED_SETTINGS = (
     *("use_dora", "lora_bias", "use_qalora", "megatron_config", "layer_replication"),
     "alora_invocation_tokens",
 )
@@ -134,7 +134,7 @@ def _check_kind(config: Mapping[str, Any], where: str) -> None:
             where=where,
             fix=fix,
         )
-    for key in _UNSUPPORTED:
+    for key in _UNSUPPORTED_SETTINGS:
         if config.get(key):
             raise CheckpointError(f"{key} is not supported", where=where, fix=fix)
     start = str(config.get("init_lora_weights")).lower()

@@ -97,13 +97,13 @@ def apply_in_whole_vectors(
         return function(x)
     if extra := -width % VECTOR_LENGTH:
         return apply_in_whole_vectors(function, F.pad(x, (0, extra)))[..., :width].contiguous()
-    shared = len(x)
-    while not _has_whole_shares(shared * width, threads):
-        shared -= 1
-    if shared == len(x):
+    num_rows = len(x)
+    while not _has_whole_shares(num_rows * width, threads):
+        num_rows -= 1
+    if num_rows == len(x):
         return function(x)
     return torch.cat(
-        [function(part) for part in (x[:shared], *torch.split(x[shared:], 1)) if len(part)]
+        [function(part) for part in (x[:num_rows], *torch.split(x[num_rows:], 1)) if len(part)]
     )
 
 
