@@ -103,9 +103,6 @@ def prepare(
     from ..data.prepare import prepare as run
     from ..data.shards import Corpus as PreparedCorpus
 
-    files = _files_of(tokenizer)
-    # Only the settings of sentence-transformers may say that a model lower-cases.
-    is_sentence_model = (files / "modules.json").is_file()
     last = PrepareProgress()
 
     def record_progress(now: PrepareProgress) -> None:
@@ -117,7 +114,7 @@ def prepare(
         update = progress.counter("preparing", "MB")
         manifest = run(
             corpus,
-            tokenizer=_tokenizer_of(tokenizer) if is_sentence_model else files,
+            tokenizer=_files_of(tokenizer),
             out=out,
             part=part,
             overwrite=overwrite,
